@@ -1,4 +1,4 @@
-"""How everything here is timed: the candidates take turns in one process, and each is judged by its best turn."""
+"""Timing: the candidates run alternately in one process, and the best time of each counts."""
 
 from __future__ import annotations
 

@@ -187,19 +187,19 @@ KINDS = {
 }
 
 
-def main(kind: str, wanted: list[str]) -> None:
+def main(kind: str, selected: list[str]) -> None:
     torch.set_num_threads(1)
-    if not wanted:
+    if not selected:
         print(json.dumps(names(kind)))
         return
-    for name in wanted:
+    for name in selected:
         torch.manual_seed(0)
         np.random.seed(0)
         try:
-            found = dict(KINDS[kind](name))
+            digests = dict(KINDS[kind](name))
         except Exception as error:  # the other revision must fail in the same way
-            found = {"error": f"{type(error).__name__}: {error}"[:300]}
-        print(json.dumps({"name": name, "digests": found}), flush=True)
+            digests = {"error": f"{type(error).__name__}: {error}"[:300]}
+        print(json.dumps({"name": name, "digests": digests}), flush=True)
 
 
 if __name__ == "__main__":

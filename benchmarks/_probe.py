@@ -1,6 +1,6 @@
 """Digests of what this process computes, part by part: two processes that print the same have the same arithmetic.
 
-Run as a child of matrix.py with the environment in question; prints one line of JSON.  `digests` says of each part of the arithmetic
+Run as a child of matrix.py in the environment of a row; prints one line of JSON.  `digests` holds for each part of the arithmetic
 what came out, `facts` what the libraries themselves say they use.  A part is a library that takes its own decision by the
 processor: torch's vectorized loops, MKL, oneDNN, the OpenBLAS of NumPy and that of SciPy, the C library, our kernels.
 """

@@ -1,4 +1,4 @@
-"""timm, imported without torchvision, which it names for transforms and data sets that nobody here asks for.
+"""timm, imported without torchvision, which it needs only for transforms and data sets that are not used here.
 
 torchvision's package would replace torch's own, so timm is installed with `pip install -c constraints.txt --no-deps timm`.
 """

@@ -49,7 +49,7 @@ def alternately(calls: list[Callable[[], object]], rounds: int) -> list[float]:
 
 
 def line(name: str, size: tuple[int, int, int, int], rounds: int) -> bool:
-    """Measures one size, prints what was found, and says whether ours is not slower."""
+    """Measure one size and print the result; True where ours is not slower."""
     images, into, out, side = size
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(images, into, side, side, generator=rng).clamp_min(0).contiguous(memory_format=torch.channels_last)

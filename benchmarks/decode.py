@@ -4,7 +4,7 @@
     python benchmarks/decode.py gpt_11m --tokens 100
 
 Random weights are made by transformers, written to a folder and loaded from it, so both have the same ones and must choose
-the same tokens.  Candidates take turns, each is judged by its best turn, and memory is read in the same turns.
+the same tokens.  Candidates run alternately, the best run of each counts, and memory is measured in the same runs.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def reading(megabytes: int = 512) -> float:
 
 
 class Marks:
-    """When the first and the last token came, told by either library's way to stream them."""
+    """Times of the first and the last token, from the streaming interface of either library."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -75,7 +75,7 @@ class Marks:
         pass
 
     def rate(self, tokens: int) -> float:
-        """Tokens per second between them: neither the prompt nor getting ready counts."""
+        """Tokens per second between them: without prompt and setup."""
         return (tokens - 1) / (self.times[-1] - self.times[-tokens])
 
 

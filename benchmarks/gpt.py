@@ -189,8 +189,8 @@ def compare(name: str) -> bool:
 
 if __name__ == "__main__":
     torch.set_num_threads(THREADS)
-    wanted = sys.argv[1:] or ["all"]
-    names = list(SIZES) if wanted == ["all"] else wanted
+    selected = sys.argv[1:] or ["all"]
+    names = list(SIZES) if selected == ["all"] else selected
     if any(name not in SIZES for name in names):
         sys.exit(f"choose from {', '.join(SIZES)}, all\n\n{__doc__}")
     sys.exit(0 if all([compare(name) for name in names]) else 1)

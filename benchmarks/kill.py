@@ -9,7 +9,7 @@
     python benchmarks/kill.py numbers        100 NaNs and infinities, 50 explosions, 50 healthy runs
     python benchmarks/kill.py all
 
-Every run is compared with one that nobody touched, bit for bit: parameters, optimizer state, random states, best weights,
+Every run is compared bit for bit with an undisturbed one: parameters, optimizer state, random states, best weights,
 metric rows.  --times N changes how often.  The machinery is that of tests/engine; this only does more of it.
 """
 
@@ -71,7 +71,7 @@ def silence() -> None:
 
 
 class InsideSave:
-    """Tells from outside whether a process was in the middle of a save."""
+    """Detects from outside whether a process is in the middle of a save."""
 
     def __init__(self) -> None:
         self.memory = mmap.mmap(-1, 1)
@@ -95,9 +95,9 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
     rng, done, inside, runs, good = random.Random(0), 0, 0, 0, 0
     start = time.perf_counter()
     with folder() as home:
-        wanted = harness.reference(steps=steps)  # also where it is not needed: it warms this process for its forks
+        expected = harness.reference(steps=steps)  # also where it is not needed: it warms this process for its forks
         if processes > 1:
-            wanted = digest(finished(home / "whole", processes=processes, steps=steps))
+            expected = digest(finished(home / "whole", processes=processes, steps=steps))
         began = time.perf_counter()
         finished(home / "timed", processes=processes, steps=steps)
         length = time.perf_counter() - began
@@ -122,14 +122,14 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
                     outcome.done()
                     break
             if survived:
-                good, runs = good + equal(path, wanted), runs + 1
+                good, runs = good + equal(path, expected), runs + 1
             shutil.rmtree(path)
     details = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
     return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, details)
 
 
 def workers(times: int) -> bool:
-    """One of two workers dies at a random instant; the run ends by itself with the bits of one process that nobody touched."""
+    """One of two workers dies at a random instant; the run ends by itself with the bits of an undisturbed process."""
     from sonde import train
     from tests.engine.small import tagger
     from tests.engine.test_processes import assert_same_bits
@@ -169,7 +169,7 @@ def workers(times: int) -> bool:
 
 def saves(times: int) -> bool:
     """A kill at every call of a save, a torn write at every write."""
-    calls, place, wanted, good, runs = Calls(), InSave(), harness.reference(), 0, 0
+    calls, place, expected, good, runs = Calls(), InSave(), harness.reference(), 0, 0
     with folder() as home:
         with disk(calls):
             harness.train(home / "calls")
@@ -182,7 +182,7 @@ def saves(times: int) -> bool:
                     break
                 left.pop()
             finished(path)
-            good += equal(path, wanted)
+            good += equal(path, expected)
             shutil.rmtree(path)
     return verdict(f"runs equal after {times} kills at each of {many} calls", good, runs)
 
@@ -226,7 +226,7 @@ def damage(times: int) -> bool:
 
 def signals(times: int) -> bool:
     """Signals at random times: every finished step saved, the right code, the same end."""
-    wanted, rng, good, slowest = harness.reference(), random.Random(2), 0, 0.0
+    expected, rng, good, slowest = harness.reference(), random.Random(2), 0, 0.0
     with folder() as home:
         for number in range(times):
             path, steps, kind = home / f"run-{number}", test_faults.Steps(), rng.choice(list(test_faults.CODES))
@@ -244,7 +244,7 @@ def signals(times: int) -> bool:
             if not fine:
                 print(f"  {signal.Signals(kind).name}: code {outcome.code}, {steps.done} steps done, {saved} saved")
             finished(path)
-            good += fine and equal(path, wanted, {"kept checkpoints"})
+            good += fine and equal(path, expected, {"kept checkpoints"})
             shutil.rmtree(path)
     return verdict("signals with no step lost, ended the same", good, times, f"slowest stop {slowest:.2f} s")
 

@@ -1,6 +1,6 @@
 """The same character model with every mixer: validation loss, tokens a second, memory.
 
-    python benchmarks/mixers_train.py train --out FILE [--steps 250] [--seeds 3]     losses; goes on where it stopped
+    python benchmarks/mixers_train.py train --out FILE [--steps 250] [--seeds 3]     losses; continues where it stopped
     python benchmarks/mixers_train.py speed --out FILE                               tokens/s and memory, alternating
     python benchmarks/mixers_train.py table --out FILE                               both as one table
 

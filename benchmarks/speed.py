@@ -8,7 +8,7 @@
     python benchmarks/speed.py all
 
 Candidates take turns in one process with the same threads, batch, model and number of steps; the best of several
-rounds counts.  Rates are taken over the second half of each run, so nobody's start-up is in them.
+rounds counts.  Rates are taken over the second half of each run, so start-up times do not count.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ def _signature(name: str, option: Option) -> str:
 def _describe(option: Option) -> str:
     """Help text, range and default; a default that says nothing is left out."""
     facts = [] if option.range is None else [option.range.brief()]
-    if option.required:
+    if option.is_required:
         facts.append("required")
     elif option.type is not bool and option.default not in (None, (), ""):
         several = isinstance(option.default, (tuple, list))

@@ -30,7 +30,7 @@ class Named:
 
 def named(target: str, owner: str, place: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
     """What a file defines: read from its text where that says enough, else imported."""
-    read = signatures.declared(place, function, owner, skip)
+    read = signatures.read_signature(place, function, owner, skip)
     if read is not None:
         return Named(target, owner, read.summary, read.options, load)
     make = load()
@@ -56,7 +56,7 @@ def recipe(name: str) -> Named:
     """A recipe in the registry or in a user's file."""
     owner = f"recipe '{registry.label(checked(name))}'"
     load = partial(registry.function_of, "recipes", name, "recipe", "def recipe(...) -> Recipe")
-    return named(name, owner, registry.place("recipes", name), "recipe", load, skip=("seed",))
+    return named(name, owner, registry.path_of("recipes", name), "recipe", load, skip=("seed",))
 
 
 def model(name: str) -> Named:
@@ -83,7 +83,7 @@ def mixer(name: str) -> Named:
 
 def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
     label = registry.label(checked(name))
-    place = registry.place(kind, name)
+    place = registry.path_of(kind, name)
     alike = [one for one in signatures.classes(place) if one.lower() == label.replace("_", "").lower()]
     return named(name, f"{registry.kind_of(kind)} '{label}'", place, alike[0] if len(alike) == 1 else "tiny()", load)
 
@@ -94,7 +94,7 @@ def lens(name: str) -> Named:
     load = partial(registry.function_of, "lenses", name, "read", write)
     if registry.is_file(name) and next(iter(inspect.signature(load()).parameters), "") != "subject":
         raise BadInput(f"the first argument of 'read' of {owner} is not 'subject'", fix=f"write: {write}")
-    return named(name, owner, registry.place("lenses", name), "read", load, skip=("subject",))
+    return named(name, owner, registry.path_of("lenses", name), "read", load, skip=("subject",))
 
 
 def checked(name: str) -> str:

@@ -37,7 +37,7 @@ def schema_of(annotation: Any) -> Schema:
 
 
 def _any_of(options: list[Schema]) -> Schema:
-    """Several schemas as one; plain types share a list, as JSON Schema allows."""
+    """Several schemas as one; plain types go into one list, as JSON Schema allows."""
     options = [each for option in options for each in option.get("anyOf", [option])]
     plain = [option["type"] for option in options if option.keys() == {"type"}]
     names = list(dict.fromkeys(name for each in plain for name in ([each] if isinstance(each, str) else each)))
@@ -46,26 +46,26 @@ def _any_of(options: list[Schema]) -> Schema:
     return first[0] if first and not others else {"anyOf": [*first, *others]}
 
 
-def mismatch(value: Any, schema: Schema, place: str) -> str:
-    """Why a plain value does not fit a schema, with the place in it; '' where it fits."""
+def mismatch(value: Any, schema: Schema, path: str) -> str:
+    """Why a plain value does not fit a schema, with its path inside the value; '' where it fits."""
     if "anyOf" in schema:
-        reasons = [mismatch(value, option, place) for option in schema["anyOf"]]
-        inside = [reason for reason in reasons if not reason.startswith(f"{place} ")]  # of an option that fits but for a part of it
-        return "" if "" in reasons else max(inside, key=len) if inside else f"{place} must be {say(schema)}, not {_show(value)}"
+        reasons = [mismatch(value, option, path) for option in schema["anyOf"]]
+        inside = [reason for reason in reasons if not reason.startswith(f"{path} ")]  # of an option that fits but for a part of it
+        return "" if "" in reasons else max(inside, key=len) if inside else f"{path} must be {describe(schema)}, not {_show(value)}"
     kind = schema.get("type")
     if kind == "object" and isinstance(value, dict):
         inner = schema["additionalProperties"]
-        return next((why for name, item in value.items() if (why := mismatch(item, inner, f"{place}['{name}']"))), "")
+        return next((why for name, item in value.items() if (why := mismatch(item, inner, f"{path}['{name}']"))), "")
     if kind == "array" and isinstance(value, list):
         if not schema.get("minItems", 0) <= len(value) <= schema.get("maxItems", len(value)):
-            return f"{place} must have {schema['minItems']} items, not {len(value)}"
+            return f"{path} must have {schema['minItems']} items, not {len(value)}"
         inner = schema["items"]
         if set(map(type, value)) <= _plain_types(inner):
             return ""  # the usual case, without a step of Python per number
-        return next((why for i, item in enumerate(value) if (why := mismatch(item, inner, f"{place}[{i}]"))), "")
+        return next((why for i, item in enumerate(value) if (why := mismatch(item, inner, f"{path}[{i}]"))), "")
     if not schema or ("enum" in schema and value in schema["enum"]) or type(value) in _plain_types(schema):
         return ""
-    return f"{place} must be {say(schema)}, not {_show(value)}"
+    return f"{path} must be {describe(schema)}, not {_show(value)}"
 
 
 def _plain_types(schema: Schema) -> set[type]:
@@ -74,18 +74,18 @@ def _plain_types(schema: Schema) -> set[type]:
     return {each for name in ([names] if isinstance(names, str) else names) for each in TYPES[name]}
 
 
-def say(schema: Schema) -> str:
+def describe(schema: Schema) -> str:
     """A schema in a few words, for messages and pages: 'number or null', '[number]', '{name: [number]}'."""
     if "anyOf" in schema:
-        return " or ".join(map(say, schema["anyOf"]))
+        return " or ".join(map(describe, schema["anyOf"]))
     if "enum" in schema:
         return " or ".join(f"'{one}'" for one in schema["enum"])
     kind = schema.get("type", "anything")
     if kind == "object":
-        return f"{{name: {say(schema['additionalProperties'])}}}"
+        return f"{{name: {describe(schema['additionalProperties'])}}}"
     if kind == "array":
         count = f" x {schema['minItems']}" if "minItems" in schema else ""
-        return f"[{say(schema['items'])}{count}]"
+        return f"[{describe(schema['items'])}{count}]"
     return kind if isinstance(kind, str) else " or ".join(kind)
 
 

@@ -1,4 +1,4 @@
-"""Batch: named tensors that share their first axis.  Source: anything that gives whole batches by index."""
+"""Batch: named tensors that share their first axis.  Source: a data set that returns whole batches by index."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Batch:
 
 
 def ask(model: Callable[..., Any], batch: Batch) -> Any:
-    """The model's output for a batch: of its `x`, or of the fields that the model names in `reads`; None for those not there."""
+    """Call the model on a batch: on its `x`, or on the fields that the model names in `reads`, with None for missing ones."""
     reads = getattr(model, "reads", None)
     return model(batch.x) if reads is None else model(*(batch.get(name) for name in reads))
 
@@ -80,7 +80,7 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Data:
-    """The parts a run needs: what it learns from, what it is judged by, what nobody looks at until the end."""
+    """The splits of a data set, with what is known about them: training, validation and, for the end of a run, test."""
 
     train: Source
     valid: Source | None = None

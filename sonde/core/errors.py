@@ -22,8 +22,8 @@ class SondeError(Exception):
     def render(self) -> str:
         """One line for a user's mistake, at most four for a fault: what, where, last good state, what to do."""
         if self.one_line:
-            place = f" ({self.where})" if self.where else ""
-            return f"{self.what}{place}" + (f"; {self.fix}" if self.fix else "")
+            where = f" ({self.where})" if self.where else ""
+            return f"{self.what}{where}" + (f"; {self.fix}" if self.fix else "")
         parts = (("", self.what), ("where: ", self.where), ("last good: ", self.last_good), ("to do: ", self.fix))
         return "\n".join(label + text for label, text in parts if text)
 
@@ -91,12 +91,12 @@ class Interrupted(SondeError):
 
 
 def clean(text: object) -> str:
-    """Text from outside, made safe for a terminal: control bytes escaped, one line."""
+    """Untrusted text made safe for a terminal: one line, control characters escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """What to do about a wrong name: its present name where it is an old one, else the nearest known one, else the list of them."""
+    """The fix for an unknown name: the new name of a renamed one, else the closest known name, else the list of known names."""
     known = sorted(set(known))
     new = renamed.present(name, known)
     if new is not None:
@@ -110,10 +110,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a wrong one was most likely meant to be, if any is near.
+    """The known name that is closest to a misspelled one, or None.
 
-    The dashes before an option do not count.  Where no name is very near, initials are (--learning-rate means --lr), then a
-    name that contains the wrong one or is contained in it (cnn means digits_cnn); what is merely alike is not.
+    Dashes before an option are ignored.  Where no name is very close, initials are tried (--learning-rate means --lr), then a
+    name that contains the wrong one or is contained in it (cnn means digits_cnn).
     """
     bare = {one.lstrip("-"): one for one in sorted(known)}
     query = str(name).lstrip("-")

@@ -1,4 +1,4 @@
-"""The only door to the disk for anything a run must not lose.
+"""All writes to disk of anything that a run must not lose.
 
 Every write, sync and rename of a run goes through the object `disk`.  Tests swap it for one that counts calls, fails
 the i-th with a chosen error, kills the process there, or records the order of operations for the crash-state model.
@@ -73,7 +73,7 @@ disk = Disk()
 
 
 def write_all(fd: int, data: Any) -> None:
-    """Write every byte; a short write goes on where it stopped, a write of nothing is an error."""
+    """Write every byte; a short write is continued, a write of zero bytes is an error."""
     view = memoryview(data)
     view = view.cast("B") if view.nbytes else memoryview(b"")  # an array with no entries cannot be cast
     while len(view):
@@ -99,7 +99,7 @@ def write_file(path: Path, chunks: Iterable[Any]) -> tuple[int, str]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename over: readers see the old content or the new, never a mixture."""
+    """Replace a file atomically (temporary file, fsync, rename): readers see the old content or the new, never a mixture."""
     aside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
     remove_quietly(aside)
     try:
@@ -112,7 +112,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a directory and those above it, each synced into the one above; one that exists is left as it is."""
+    """Create a directory and its parents, each synced into its parent; an existing one is left as it is."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -128,7 +128,7 @@ def make_folder(path: Path) -> None:
 
 
 def remove_quietly(path: Path) -> None:
-    """Remove a file or directory if it is there; a failure to tidy is never worth an error."""
+    """Remove a file or directory if it exists; errors are ignored."""
     try:
         if path.is_dir() and not path.is_symlink():
             disk.remove_tree(path)
@@ -172,7 +172,7 @@ def parse_json(data: bytes) -> Any:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(items)
         if len(mapping) != len(items):
-            raise ValueError("the same key stands twice")
+            raise ValueError("a key occurs twice")
         return mapping
 
     def constant(word: str) -> Any:
@@ -192,12 +192,12 @@ def parse_json(data: bytes) -> Any:
     return value
 
 
-def _check_depth(value: Any, left: int) -> None:
-    if left < 0:
+def _check_depth(value: Any, levels: int) -> None:
+    if levels < 0:
         raise ValueError(f"nested deeper than {JSON_DEPTH}")
     if isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
-            _check_depth(item, left - 1)
+            _check_depth(item, levels - 1)
 
 
 def sha256_file(path: Path) -> str:

@@ -1,4 +1,4 @@
-"""How much memory tensors take while something runs: the most at once, and the largest single one."""
+"""Memory of tensors while code runs: the peak, and the largest single tensor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Live(TorchDispatchMode):
             loss(model, x).backward()
         live.peak, live.largest
 
-    What a compiled kernel takes for itself and gives back before it returns is not seen.
+    Memory that a compiled kernel allocates and frees internally is not counted.
     """
 
     def __init__(self) -> None:
@@ -46,6 +46,6 @@ class Live(TorchDispatchMode):
 
 
 def _is_alias(x: Tensor, args: Any, known: dict[int, int]) -> bool:
-    """A view of, or the same as, something there already."""
+    """Whether x is a view of a known tensor or of an argument."""
     key = x.untyped_storage()._cdata
     return key in known or any(isinstance(a, Tensor) and a.untyped_storage()._cdata == key for a in torch.utils._pytree.tree_leaves(args))

@@ -50,20 +50,20 @@ class Range:
         return " and ".join(f"{sign} {number(bound)}" for sign, bound in signs if bound is not None)
 
     def brief(self) -> str:
-        """For a help page: '1 to 4,096'; an upper end that nobody comes near is left out."""
+        """For a help page: '1 to 4,096'; an upper bound of 1e9 or more is left out."""
         if self.least is None or self.most is None or self.above is not None or self.below is not None:
             return str(self)
         return f">= {number(self.least)}" if self.most >= 1e9 else f"{number(self.least)} to {number(self.most)}"
 
 
 Count = Annotated[int, Range(least=1)]
-"""a number of things, one or more"""
+"""a number of items, at least one"""
 Share = Annotated[float, Range(least=0, most=1)]
-"""a part of a whole, or a probability"""
+"""a fraction or a probability"""
 
 
 def number(value: float) -> str:
-    """A number as a reader expects it: whole ones with their thousands apart."""
+    """A number for a message: whole numbers with separators for thousands."""
     return f"{int(value):,}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:g}"
 
 
@@ -81,7 +81,7 @@ class Option:
     """what errors call it: an option that a user types, or an argument of a constructor"""
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         return self.default is inspect.Parameter.empty
 
     @property
@@ -113,7 +113,7 @@ class Option:
         return tuple(self._one(one, item) for one, item in zip(value, self._kinds(value)))
 
     def _kinds(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """The kind of each of several values: all alike, but one for one in a `tuple[int, int]`."""
+        """The kind of each of several values: one for all, or one each for a `tuple[int, int]`."""
         kind = _without_none(self.type)
         count = _count(kind)
         if count is None:
@@ -138,13 +138,13 @@ class Option:
     def _error(self, value: Any, why: str, fix: str = "") -> BadInput:
         try:
             shown = repr(value)
-        except ValueError:  # Python refuses to spell out whole numbers of thousands of digits
+        except ValueError:  # Python refuses to print integers with thousands of digits
             shown = "a number too long to show"
         shown = shown if len(shown) <= 60 else shown[:57] + "..."
-        place = f" of {self.owner}" if self.owner else ""
+        owner = f" of {self.owner}" if self.owner else ""
         typed = self.noun == "option"
         return BadInput(
-            f"{self.noun} '{self.name}'{place} {why}, not {shown}",
+            f"{self.noun} '{self.name}'{owner} {why}, not {shown}",
             fix=fix or (f"add --help to the command for the options of {self.owner}" if self.owner and typed else ""),
         )
 
@@ -156,7 +156,7 @@ class Option:
             schema = {"anyOf": [schema, {"type": "null"}]} if schema else {}
         if self.help:
             schema["description"] = self.help
-        if not self.required:
+        if not self.is_required:
             schema["default"] = list(self.default) if isinstance(self.default, tuple) else _json(self.default)
         return schema
 
@@ -173,7 +173,7 @@ class Option:
         parts = [kind + (" ..." if self.many else "")]
         if self.range is not None:
             parts.append(str(self.range))
-        if not self.required:
+        if not self.is_required:
             default = self.default
             shown = " ".join(map(str, default)) if isinstance(default, (tuple, list)) else default
             parts.append(f"default {shown}")
@@ -205,10 +205,10 @@ def checked(function: F) -> F:
 
         class Dropout(nn.Module):
             @checked
-            def __init__(self, share: Annotated[float, Range(0, below=1)] = 0.1) -> None: ...
+            def __init__(self, rate: Annotated[float, Range(0, below=1)] = 0.1) -> None: ...
 
-    Every argument whose annotation holds a `Range` or a `Literal` is held to it, in the words that the command line has for
-    it, and arrives in its own type: 1 as 1.0 where a float is wanted.  Arguments annotated otherwise pass as they are.
+    Every argument whose annotation holds a `Range` or a `Literal` is checked against it, with the error messages of the
+    command line, and converted to its type: 1 becomes 1.0 for a float.  Other arguments are passed on unchanged.
     A dataclass is decorated itself: `@checked` above `@dataclass`.
     """
     if inspect.isclass(function):
@@ -217,35 +217,36 @@ def checked(function: F) -> F:
     signature = inspect.signature(function)
     names = list(signature.parameters)
 
-    @functools.cache
-    def wanted() -> dict[str, Option]:
-        owner = function.__qualname__.removesuffix(".__init__")
-        options = options_of(function, owner)
-        return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
-
     @functools.wraps(function)
-    def check_and_call(*places: Any, **words: Any) -> Any:
-        values = list(places)
-        for name, option in wanted().items():
-            at = names.index(name)
-            if name in words:
-                words[name] = option.check(words[name])
-            elif at < len(values) and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY:
-                values[at] = option.check(values[at])
-        return function(*values, **words)
+    def check_and_call(*positional: Any, **keywords: Any) -> Any:
+        values = list(positional)
+        for name, option in constrained_arguments(function, function.__qualname__.removesuffix(".__init__")).items():
+            index = names.index(name)
+            if name in keywords:
+                keywords[name] = option.check(keywords[name])
+            elif index < len(values) and signature.parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY:
+                values[index] = option.check(values[index])
+        return function(*values, **keywords)
 
     return cast(F, check_and_call)
 
 
+@functools.cache
+def constrained_arguments(function: Callable, owner: str) -> dict[str, Option]:
+    """Arguments of a function or constructor whose annotation holds a `Range` or a `Literal`."""
+    options = options_of(function, owner)
+    return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
+
+
 def json_schema(options: Mapping[str, Option], title: str = "", description: str = "") -> dict[str, Any]:
-    """A JSON schema (draft 2020-12) of an object with these options: what a form or another program needs to know of them."""
+    """A JSON schema (draft 2020-12) of an object with these options: for a form or another program."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
         "description": description,
         "type": "object",
         "properties": {name: option.json_schema() for name, option in options.items()},
-        "required": [name for name, option in options.items() if option.required],
+        "required": [name for name, option in options.items() if option.is_required],
         "additionalProperties": False,
     }
 
@@ -254,7 +255,7 @@ def resolve(function: Callable, values: Mapping[str, Any], owner: str) -> dict[s
     """All options of a function with the given values checked and the rest at their defaults."""
     known = options_of(function, owner)
     check_names(values, known, owner)
-    missing = [name for name, option in known.items() if option.required and name not in values]
+    missing = [name for name, option in known.items() if option.is_required and name not in values]
     if missing:
         raise BadInput(f"{owner} needs the option '{missing[0]}'", fix=f"add --{missing[0].replace('_', '-')} VALUE (see --help)")
     return {name: option.check(values[name]) if name in values else option.default for name, option in known.items()}
@@ -267,7 +268,7 @@ def check_values(known: Mapping[str, Option], values: Mapping[str, Any], owner: 
 
 
 def check_names(names: Iterable[str], known: Iterable[str], owner: str, noun: str = "option") -> None:
-    """Refuse a name that is none of the known ones, and suggest the one that may be meant."""
+    """Refuse an unknown name and suggest the closest known one."""
     known = list(known)
     for name in names:
         if name not in known:
@@ -275,7 +276,7 @@ def check_names(names: Iterable[str], known: Iterable[str], owner: str, noun: st
 
 
 def help_texts(doc: str) -> dict[str, str]:
-    """The entries `name: text` of a docstring's `Args:`; a line that is indented further carries on the one before."""
+    """The entries `name: text` of a docstring's `Args:`; a line that is indented further continues the entry above."""
     texts: dict[str, str] = {}
     last, inside = "", False
     for line in doc.split("\n"):
@@ -290,7 +291,7 @@ def help_texts(doc: str) -> dict[str, str]:
 
 
 def _parse(word: str, kind: Any) -> Any:
-    """A word as the kind of value it is meant to be; a word that cannot be stays as it is, and `check` says so."""
+    """A word converted to a type; a word that cannot be converted stays as it is, and `check` refuses it."""
     if kind in (int, float):
         for number in (int, float):
             try:
@@ -308,7 +309,7 @@ def _parse(word: str, kind: Any) -> Any:
 
 
 def _convert(value: Any, kind: Any) -> Any:
-    """A value in a neighboring type where nothing is lost: 1 for 1.0, 1e4 for 10000, text for a path."""
+    """A value converted to a type where nothing is lost: 1 to 1.0, 1e4 to 10000, text to a path."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value) if abs(value) < 2**1023 else math.inf
     if kind is int and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -322,7 +323,7 @@ def _convert(value: Any, kind: Any) -> Any:
 
 
 def find_range(hint: Any) -> Range | None:
-    """The first Range written into an annotation, however deep: `Annotated[int, Range(1)] | None` has one too."""
+    """The first Range in an annotation, at any depth: `Annotated[int, Range(1)] | None` has one too."""
     if isinstance(hint, Range):
         return hint
     inside = (*get_args(hint), *getattr(hint, "__metadata__", ()))
@@ -354,7 +355,7 @@ def _many(kind: Any) -> bool:
 
 
 def _count(kind: Any) -> int | None:
-    """How many values a kind such as `tuple[int, int]` has; None where any number will do."""
+    """How many values a kind such as `tuple[int, int]` has; None where the number is free."""
     inside = get_args(kind)
     return None if get_origin(kind) is not tuple or inside[-1:] == (...,) else len(inside)
 

@@ -1,8 +1,8 @@
-"""Reading: what a lens found.  Data with named axes and a note; drawing happens elsewhere (`sonde.report.draw`).
+"""Reading: the result of a lens.  Data with named axes and a note; drawing happens elsewhere (`sonde.report.draw`).
 
 Each kind of reading is a class: `Lines`, `Bars`, `Heat`, `Table`, `Images`, `Scatter`, `Plane`, `Diagram`, `Text`.
 
-    reading = Bars("Share of zeros", {"zeros": [0.1, 0.4]}, axes=["layer"], labels=["conv1", "conv2"])
+    reading = Bars("Fraction of zeros", {"zeros": [0.1, 0.4]}, axes=["layer"], labels=["conv1", "conv2"])
     reading.to_json()         Reading.from_json(text)         Reading.schema("bars")
 
 Arrays and tensors are stored as nested lists, and every field is checked when a reading is made.  None, NaN and the
@@ -12,7 +12,6 @@ infinities all mean "not measured": JSON has null for them, pictures leave them 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
@@ -24,6 +23,7 @@ from . import renamed
 from ._shapes import Schema, mismatch, schema_of
 from .errors import BadInput, DataUnusable, nearest
 from .files import parse_json
+from .options import help_texts
 
 Number = float | None
 Label = str | float | None
@@ -35,14 +35,14 @@ PointList = Annotated[Any, list[tuple[Number, Number]]]
 
 @dataclass(frozen=True)
 class Reading:
-    """One finding; the base of all kinds.
+    """One result of a lens; the base class of all kinds.
 
     Args:
         title: what it shows, in a few words
         values: the measured data by name
         axes: names of the axes of that data
-        note: what it is measured on and what to see in it, in sentences
-        results: further results of the measurement by name, which no picture shows
+        note: what was measured and what it shows, in sentences
+        results: further results by name, which are not drawn
     """
 
     title: str
@@ -74,21 +74,21 @@ class Reading:
         self._check()
 
     def _check(self) -> None:
-        """Stop where parts of the data do not fit together."""
+        """Raise BadInput where parts of the data do not match."""
 
     def _wrong(self, why: str) -> BadInput:
         return BadInput(f"a reading of kind '{self.kind}' is wrong: {why}", where=self.title)
 
-    def _same_length(self, what: str, part: Sequence[Any], wanted: int) -> None:
-        if len(part) != wanted:
-            raise self._wrong(f"{what} has {len(part)} items for {wanted}")
+    def _same_length(self, what: str, part: Sequence[Any], expected: int) -> None:
+        if len(part) != expected:
+            raise self._wrong(f"{what} has {len(part)} items for {expected}")
 
     def to_json(self) -> str:
-        """JSON with the fields that are set, in order; numbers that are not finite become null, because JSON has no word for them."""
+        """JSON with the fields that are set, in order; numbers that are not finite become null, because JSON cannot represent them."""
         empty = type(self)("", {})
         body = {"title": self.title, "kind": self.kind, "values": self.values, "axes": self.axes, "note": self.note}
         body |= {one.name: value for one in fields(self)[4:] if (value := getattr(self, one.name)) != getattr(empty, one.name)}
-        return json.dumps(_finite(body), allow_nan=False)
+        return json.dumps(finite(body), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Reading:
@@ -107,7 +107,7 @@ class Reading:
     @staticmethod
     def schema(kind: str) -> Schema:
         """The JSON Schema of a kind of reading as `to_json` writes it, with a description of each field."""
-        helps = _helps(Reading) | _helps(_kind(kind))
+        helps = help_texts(getdoc(Reading) or "") | help_texts(getdoc(_kind(kind)) or "")
         properties = {name: {**schema, "description": helps[name]} for name, schema in _schemas(kind).items()}
         return {
             "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -130,11 +130,11 @@ class Lines(Reading, kind="lines"):
         x: x of all lines, or of each by name; without it and without such an entry, 0, 1, 2, ...
         log: axes with a logarithmic scale
         smooth: window of a running mean that is drawn over a line
-        colors: place of a line's color in the palette, which keeps it from picture to picture
-        marks: x of upright lines, by the words above them
-        top: where the y axis ends at most
-        ticks: the places marked on the x axis
-        thin: thin whole lines with open rings, so that lines that lie on each other can be seen
+        colors: index of each line's color in the palette, to keep it the same in several pictures
+        marks: x of vertical lines, by the label above them
+        top: upper limit of the y axis
+        ticks: tick positions on the x axis
+        thin: thin solid lines with open circles, so that overlapping lines can be seen
     """
 
     values: Mapping[str, Numbers]
@@ -196,16 +196,16 @@ class Bars(Reading, kind="bars"):
 
 @dataclass(frozen=True)
 class Heat(Reading, kind="heat"):
-    """Matrices as shaded cells, with their numbers where these can be read, else with a scale.
+    """Matrices as shaded cells, with numbers if they are readable, else with a color scale.
 
     Args:
         values: matrices of one shape, one panel each
         axes: what the rows and what the columns are
         rows: names of the rows
         columns: names of the columns
-        share: 'row' shades each entry by its share of the row
-        diagonal: sets what lies off the diagonal in a second color
-        words: written into the cells instead of their numbers
+        share: 'row' shades each entry by its fraction of the row sum
+        diagonal: draws the entries off the diagonal in a second color
+        words: text in the cells instead of their numbers
     """
 
     values: Mapping[str, Matrix]
@@ -221,19 +221,19 @@ class Heat(Reading, kind="heat"):
         shape = len(first), len(first[0]) if first else 0
         for name, matrix in [*self.values.items(), *([("words", self.words)] if self.words else [])]:
             if len(matrix) != shape[0] or any(len(row) != shape[1] for row in matrix):
-                raise self._wrong(f"'{name}' has not the shape {shape} of the first matrix")
-        for what, names, wanted in (("rows", self.rows, shape[0]), ("columns", self.columns, shape[1])):
+                raise self._wrong(f"'{name}' does not have the shape {shape} of the first matrix")
+        for what, names, expected in (("rows", self.rows, shape[0]), ("columns", self.columns, shape[1])):
             if names:
-                self._same_length(what, names, wanted)
+                self._same_length(what, names, expected)
 
 
 @dataclass(frozen=True)
 class Table(Reading, kind="table"):
-    """Columns of numbers and words, with a row of sums.
+    """Columns of numbers and text, with an optional row of sums.
 
     Args:
-        values: cells of each column, from the top
-        formats: how the numbers of a column are written: 1.2 G, 4.0 MiB, 98.61 %
+        values: the cells of each column, top to bottom
+        formats: number format of a column: 1.2 G, 4.0 MiB, 98.61 %
         total: sums of columns
     """
 
@@ -253,16 +253,16 @@ class Images(Reading, kind="images"):
     """Pictures in rows with captions, heat laid over them and frames around parts.
 
     Args:
-        values: one list of pictures, (H, W) or (H, W, 3) in 0..1; null for a place left free
+        values: one list of pictures, (H, W) or (H, W, 3) in 0..1; null for an empty cell
         labels: captions
-        details: second captions, smaller
+        details: smaller second captions
         across: pictures in a row; 0 for as many as fit
         rows: names of the rows
         size: longer side of a picture in inches
         dense: small pictures with little space between them
         heat: a matrix of any size over each picture, clear at 0, in one color above and another below
-        top: the heat that has the full color; without it the largest of each picture
-        strong: share of each picture's heat that has the full color
+        top: the heat that is drawn in the full color; by default the largest of each picture
+        strong: fraction of each picture's heat that is drawn in the full color
         frames: boxes over each picture by name, (top, left, height, width) in pixels, named beside the pictures
     """
 
@@ -296,7 +296,7 @@ class Scatter(Reading, kind="scatter"):
         values: coordinates of the points, by axis
         axes: which entries of values are x and y; with a third, z
         groups: the group of each point
-        labels: written at the points, those that would cover an earlier one left out
+        labels: text at the points; one that would overlap an earlier one is left out
         diagonal: draws y = x
         view: elevation and azimuth in degrees from which points in space are seen
         log: axes with a logarithmic scale
@@ -331,11 +331,11 @@ class Plane(Reading, kind="plane"):
         levels: how many contour lines, or where they are
         classes: names of the numbers 0, 1, 2, ..., which are drawn as flat colors
         log: 'value' for a logarithmic scale of the function
-        paths: ways by name, with an open ring at the start and a dot at the end
+        paths: trajectories by name, with an open circle at the start and a dot at the end
         points: points by name
         arrows: (x, y, dx, dy) of each arrow
         outlines: corners of polygons
-        colors: place in the palette of the color of paths and points
+        colors: index in the palette of the color of paths and points
     """
 
     values: Mapping[str, Matrix]
@@ -352,14 +352,14 @@ class Plane(Reading, kind="plane"):
     colors: Mapping[str, int] = field(default_factory=dict)
 
     def _check(self) -> None:
-        x, y = self.places()
+        x, y = self.coordinates()
         for name, z in self.values.items():
             shape = len(z), max(map(len, z), default=0)
             if shape != (len(y), len(x)) or min(map(len, z), default=0) != len(x) or min(shape) < 2:
-                wanted = f"(y, x) = ({len(y)}, {len(x)}), each at least 2"
-                raise BadInput(f"panel '{name}' of a plane has shape {shape}", where=self.title, fix=f"give {wanted}")
+                expected = f"(y, x) = ({len(y)}, {len(x)}), each at least 2"
+                raise BadInput(f"panel '{name}' of a plane has shape {shape}", where=self.title, fix=f"give {expected}")
 
-    def places(self) -> tuple[Sequence[Any], Sequence[Any]]:
+    def coordinates(self) -> tuple[Sequence[Any], Sequence[Any]]:
         """x of the columns and y of the rows."""
         z: Sequence[Any] = next(iter(self.values.values()), [])
         columns, rows = range(len(z[0]) if z else 0), range(len(z))
@@ -374,7 +374,7 @@ class Diagram(Reading, kind="graph"):
         values: 'x' and 'y', the middle and the top of each box in pixels downwards; 'words', its lines; 'kind', which is
             'input', 'parameter', 'output' or another
         box: width and height of a box
-        edges: the ways of the arrows
+        edges: the points of each arrow
     """
 
     values: Mapping[str, Annotated[Any, list[float] | list[str] | list[list[str]]]]
@@ -391,12 +391,12 @@ class Diagram(Reading, kind="graph"):
 
 @dataclass(frozen=True)
 class Text(Reading, kind="text"):
-    """A running text with a mark on each token that has a number, stronger where it is larger.
+    """A text with a highlight on each token that has a value, stronger for larger values.
 
     Args:
-        values: 'token', the tokens, one that ends in the sign for the end of a line ends a line; and the number of each by its name
-        axes: 'token' and the name of the numbers
-        top: the number that has the strongest mark; without it the largest
+        values: 'token', the tokens, where one that ends in the line-end symbol ends a line; and the values by their name
+        axes: 'token' and the name of the values
+        top: the value with the strongest highlight; by default the largest
     """
 
     values: Mapping[str, Annotated[Any, list[str] | list[Number]]]
@@ -421,12 +421,6 @@ def _schemas(kind: str) -> dict[str, Schema]:
     return {one.name: schema_of(hints[one.name]) for one in fields(_kind(kind))}
 
 
-def _helps(kind: type[Reading]) -> dict[str, str]:
-    """Field -> what the docstring says of it."""
-    lines = (getdoc(kind) or "").partition("Args:\n")[2]
-    return {name: re.sub(r"\s+", " ", text) for name, text in re.findall(r"^    (\w+): ((?:.|\n {8})+)", lines, re.M)}
-
-
 def plain(value: Any) -> Any:
     """Tensors and arrays as nested lists; everything else as it is."""
     if hasattr(value, "detach"):
@@ -440,13 +434,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A plain value with None for numbers that JSON cannot represent."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

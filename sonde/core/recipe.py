@@ -1,4 +1,4 @@
-"""Recipe: everything a run needs, as one typed value.  Objective and Callback: what the engine asks of its parts."""
+"""Recipe: everything a run needs, as one typed value.  Objective and Callback: the interfaces that the engine calls."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .terms import Terms
 class Objective(Protocol):
     """Model + batch -> named sums with counts.  Only `__call__` is needed; the engine uses the rest where it exists.
 
-    counts(batch)           counts of the terms without running the model (they never depend on it)
-    measures(output, batch) further sums worth reporting, such as the number of right answers
-    check(batch)            looks at targets once, before training, and says what is wrong with them
-    predict(output)         what a user wants to see: class probabilities, a mean, a rate
-    at(step)                which step comes next, from 0; told before every step, so what changes while training depends
-                            on the step alone: not on what is logged, how a batch is cut or where a run was resumed
-    phases, phase_of(name)  for players that take turns: the phases in the order in which they come, one a step, over and
-                            over, as numbers from 0; and in which of them a parameter moves, other parameters being at rest
-    phase                   set for a step to the phase that it is, None again after it
+    counts(batch)           counts of the terms without running the model; they must not depend on it
+    measures(output, batch) further sums to report, such as the number of correct predictions
+    check(batch)            checks the targets once, before training, and raises BadInput if they are wrong
+    predict(output)         the prediction that a user wants to see: class probabilities, a mean, a rate
+    at(step)                called before every step with its number, from 0, so what changes during training depends on
+                            the step alone: not on what is logged, how a batch is split or where a run was resumed
+    phases, phase_of(name)  for networks that are updated in turn, such as a GAN: the cycle of phases, numbers from 0, one per
+                            step; and the phase in which a parameter is updated, all other parameters being frozen
+    phase                   set to the phase of a step during the step, None after it
 
-    An objective declares about itself, as attributes of its class, what the rest of the system must know:
+    An objective declares what the rest of the system must know as attributes of its class:
 
-    repeatable              True: what it does depends on nothing but the shapes of a batch, so a step can be recorded and replayed
+    repeatable              True: its operations depend only on the shapes of a batch, so a step can be recorded and replayed
     tasks                   tasks whose targets it fits: 'binary', 'classes', 'counts', 'positive', 'real' (see `models.heads`)
-    link                    what it puts on raw outputs: 'identity', 'sigmoid', 'softmax', 'exponential', or a rising function
+    link                    inverse link on raw outputs: 'identity', 'sigmoid', 'softmax', 'exponential', or an increasing function
     """
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
@@ -67,7 +67,7 @@ SIGNS = {"min": 1.0, "max": -1.0}
 @checked
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One experiment, ready to run.  `model` and `data` may be the thing itself or a function that makes it."""
+    """One experiment, ready to run.  `model` and `data` may be functions that build them."""
 
     model: nn.Module | Callable[[], nn.Module]
     data: Data | Callable[[], Data]
@@ -87,9 +87,9 @@ class Recipe:
     augment: Callable[[Batch, torch.Generator], Batch] | None = None
     """changes a training batch, drawing only from the generator it is given"""
     initialize: Callable[[nn.Module], None] | None = None
-    """sets the first weights; without it each layer's own default stands"""
+    """initializes the weights; by default each layer initializes its own"""
     accumulate: Annotated[int, Range(1)] = 1
-    """parts a batch is cut into, to save memory; the gradient is the same"""
+    """micro-batches per batch, to save memory; the gradient is the same"""
     clip_norm: Annotated[float, Range(0)] = 0.0
     """largest global gradient norm; 0 turns clipping off"""
     precision: Literal["float32", "bf16"] = "float32"

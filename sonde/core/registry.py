@@ -42,14 +42,14 @@ def names(registry: str) -> list[str]:
 
 
 def _holds_one(registry: str, path: Path) -> bool:
-    """Whether a file is a plug-in: always, but among the models stand files about models too; a model is one class of its own."""
+    """Whether a file is a plug-in: always, except in `models`, where other files are helpers and a plug-in defines one model class."""
     if registry != "models":
         return True
     kinds = re.findall(r"^class ([A-Za-z]\w*)\(nn\.Module\)", path.read_text(encoding="utf-8"), re.MULTILINE)
     return len(kinds) == 1 or path.stem.replace("_", "") in map(str.lower, kinds)
 
 
-def place(registry: str, name: str) -> Path:
+def path_of(registry: str, name: str) -> Path:
     """The file of a plug-in, by its name in the registry or its path."""
     return Path(name) if is_file(name) else folder(registry) / f"{check(registry, name)}.py"
 
@@ -116,7 +116,7 @@ def class_of(registry: str, name: str, base: type) -> type:
 
 
 def classes_in(module: ModuleType, base: type) -> list[type]:
-    """Complete classes of this base that a module itself defines; those that begin with an underscore are its own affair."""
+    """Complete classes of this base that a module itself defines; names that begin with an underscore are private."""
     own = (one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == module.__name__)
     public = dict.fromkeys(one for one in own if not one.__name__.startswith("_"))
     return [one for one in public if issubclass(one, base) and not inspect.isabstract(one)]

@@ -76,7 +76,7 @@ IMPORTS = {
     "sonde.optim.rules._rule": {"Rule": "OptimizerRule", "asked": "evaluate_closure"},
     "sonde.nn.recurrence": {"normalized": "normalize"},
 }
-"""names that a file may have for other things, and that are old only where the file imports them from here"""
+"""common words that count as old names only where a file imports them from these modules"""
 
 GAN = {"forge": "generator", "judge": "discriminator"}
 """terms of a GAN: where a row has both and 'fake', 'valid/judge' is 'valid/discriminator'"""
@@ -94,7 +94,7 @@ def present(name: str, known: Iterable[str]) -> str | None:
 
 def in_text(text: str) -> bool:
     """Whether a source names something of Sonde's that has another name now."""
-    # A module that only changed its name is known by it; one that moved has a name that may mean anything, and is sought with its folder.
+    # A module that was renamed in its folder is found by its own name; one that moved, by its full path, since its name is too common.
     modules = (
         old.rpartition(".")[2] if old.rpartition(".")[0] == new.rpartition(".")[0] else re.escape(old) for old, new in MODULES.items()
     )
@@ -110,8 +110,8 @@ def record(info: dict[str, Any]) -> dict[str, Any]:
     recipe, dials = info.get("recipe"), info.get("dials")
     if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
         dials = {{**FIELDS, **NAMES, **OPTIONS}.get(name, name): value for name, value in dials.items()}
-    kept = {name: value for name, value in info.items() if name not in ("dials", "options")}
-    return {**kept, "format": 2, "options": dials, "run_options": info.get("options")}
+    unchanged = {name: value for name, value in info.items() if name not in ("dials", "options")}
+    return {**unchanged, "format": 2, "options": dials, "run_options": info.get("options")}
 
 
 def result(body: Any) -> Any:

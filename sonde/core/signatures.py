@@ -1,10 +1,10 @@
 """Read the options of a function from its source text: nothing is imported, so a help page costs milliseconds.
 
-    declared(Path("sonde/recipes/char_lm.py"), "recipe").options     the same as options_of(char_lm.recipe)
+    read_signature(Path("sonde/recipes/char_lm.py"), "recipe").options     the same as options_of(char_lm.recipe)
 
 Annotations and defaults are worked out by a small evaluator that knows what options are written with: types, `Annotated`,
 `Literal`, `Range`, numbers, tuples, and names that a neighboring file of the package assigns such an expression to.  A
-signature written with anything else is not guessed at: `declared` gives None, and the caller imports the file.
+signature written with anything else is not guessed at: `read_signature` gives None, and the caller imports the file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origin
 
 from .options import Count, Option, Range, Share, find_range, help_texts
+from .registry import PACKAGE
 
-PACKAGE = Path(__file__).resolve().parent.parent
 KNOWN: dict[str, dict[str, Any]] = {
     "typing": {"Annotated": Annotated, "Literal": Literal, "Any": Any, "Optional": Optional, "Union": Union, "Sequence": Sequence},
     "collections.abc": {"Sequence": Sequence, "Mapping": Mapping},
@@ -38,26 +38,26 @@ OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 
 
-KEEPING = {"checked", "guard"}
-"""decorators that keep the signature as it is written"""
+TRANSPARENT = {"checked", "guard"}
+"""decorators that do not change the signature"""
 
 
 @dataclass(frozen=True)
-class Declared:
+class Signature:
     """A function or class as its file declares it."""
 
     summary: str
     options: dict[str, Option]
 
 
-def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -> Declared | None:
+def read_signature(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -> Signature | None:
     """Read the options of a function, or of a class's constructor, that a file defines at its top level.
 
     Args:
         path: the Python file.
         name: of the function or class; `tiny()` means the class that the function `tiny` is annotated to return.
         owner: how errors name what the options belong to.
-        skip: arguments that are no options.
+        skip: arguments that are not options.
 
     Returns:
         None where the file must be imported to know: it does not define the name itself, or writes an annotation or a
@@ -68,7 +68,7 @@ def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -
         node = file.definition(name)
         function, bound = (_constructor(node), 1) if isinstance(node, ast.ClassDef) else (node, 0)
         doc = ast.get_docstring(node) or ""
-        return Declared(doc.split("\n")[0], _options(file, function, bound, doc, owner, skip))
+        return Signature(doc.split("\n")[0], _options(file, function, bound, doc, owner, skip))
     except (_Unreadable, OSError, ValueError, SyntaxError, TypeError, RecursionError):
         return None
 
@@ -76,20 +76,20 @@ def declared(path: Path, name: str, owner: str = "", skip: Sequence[str] = ()) -
 def classes(path: Path) -> list[str]:
     """Names of the classes that a file defines at its top level; none where it cannot be read."""
     try:
-        return [node.name for node in _parsed(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
+        return [node.name for node in _parse(path, path.stat().st_mtime_ns).body if isinstance(node, ast.ClassDef)]
     except (OSError, ValueError, SyntaxError, RecursionError):
         return []
 
 
 class _Unreadable(Exception):
-    """The source says too little; importing it would tell."""
+    """The signature cannot be read from the source; the file must be imported."""
 
 
 def _options(file: _File, function: ast.FunctionDef, bound: int, doc: str, owner: str, skip: Sequence[str]) -> dict[str, Option]:
     arguments, helps = function.args, help_texts(doc)
-    places = [*arguments.posonlyargs, *arguments.args][bound:]
-    missing = [None] * (len(places) - len(arguments.defaults))
-    pairs = [*zip(places, [*missing, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    positional = [*arguments.posonlyargs, *arguments.args][bound:]
+    missing = [None] * (len(positional) - len(arguments.defaults))
+    pairs = [*zip(positional, [*missing, *arguments.defaults]), *zip(arguments.kwonlyargs, arguments.kw_defaults)]
     options = {}
     for argument, default in pairs:
         if argument.arg in skip:
@@ -140,7 +140,7 @@ class _File:
         self.assigned: dict[str, ast.expr] = {}
         self.imported: dict[str, tuple[str, str]] = {}
         self.defined: dict[str, ast.FunctionDef | ast.ClassDef] = {}
-        for node in _parsed(path, path.stat().st_mtime_ns).body:
+        for node in _parse(path, path.stat().st_mtime_ns).body:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 self.defined[node.name] = node
             elif isinstance(node, ast.ImportFrom):
@@ -155,7 +155,7 @@ class _File:
             returns = self.definition("tiny").returns  # type: ignore[union-attr]
             name = returns.id if isinstance(returns, ast.Name) else ""
         node = self.defined.get(name)
-        if node is None or (isinstance(node, ast.FunctionDef) and not {ast.unparse(one) for one in node.decorator_list} <= KEEPING):
+        if node is None or (isinstance(node, ast.FunctionDef) and not {ast.unparse(one) for one in node.decorator_list} <= TRANSPARENT):
             raise _Unreadable(name)
         return node
 
@@ -176,8 +176,8 @@ class _File:
                 return base**power
             case ast.Subscript(value=kind, slice=inside):
                 return self.value(kind)[self.value(inside)]
-            case ast.Call(func=function, args=places, keywords=words) if self.value(function) is Range:
-                return Range(*map(self.value, places), **{str(word.arg): self.value(word.value) for word in words})
+            case ast.Call(func=function, args=positional, keywords=keywords) if self.value(function) is Range:
+                return Range(*map(self.value, positional), **{str(keyword.arg): self.value(keyword.value) for keyword in keywords})
         raise _Unreadable(ast.unparse(node))
 
     def name(self, name: str) -> Any:
@@ -187,7 +187,7 @@ class _File:
             module, original = self.imported[name]
             if original in KNOWN.get(module, {}):
                 return KNOWN[module][original]
-            return _File(_place(module)).name(original)
+            return _File(_source_path(module)).name(original)
         if name in BUILTINS:
             return BUILTINS[name]
         raise _Unreadable(name)
@@ -200,7 +200,7 @@ class _File:
         return ".".join((*package[: len(package) - node.level + 1], *filter(None, [node.module])))
 
 
-def _place(module: str) -> Path:
+def _source_path(module: str) -> Path:
     """The file of one of the package's modules."""
     parts = module.split(".")
     path = PACKAGE.joinpath(*parts[1:])
@@ -210,6 +210,6 @@ def _place(module: str) -> Path:
 
 
 @cache
-def _parsed(path: Path, changed: int) -> ast.Module:
+def _parse(path: Path, changed: int) -> ast.Module:
     """The syntax tree of a file as it was at a time of change."""
     return ast.parse(path.read_text(encoding="utf-8-sig"), filename=str(path))

@@ -2,8 +2,8 @@
 
     8 bytes header length, little endian | JSON header {name: {dtype, shape, data_offsets}} | raw values
 
-Writing is a generator, so a file can be hashed while it is written and nothing is held twice.  A tensor that shares
-all of its memory with another (tied weights) is stored once; its other names stand in the metadata.  Reading trusts
+Writing is a generator, so a file can be hashed while it is written and nothing is copied.  A tensor that shares
+all of its memory with another (tied weights) is stored once; its other names are in the metadata.  Reading trusts
 nothing: every length, shape and offset is checked before torch sees a byte.
 """
 
@@ -47,11 +47,11 @@ def encode(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     first: dict[tuple, str] = {}
     offset = 0
     for name, tensor in tensors.items():
-        place = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if tensor.numel() and tensor.device.type != "meta" and place in first:
-            aliases[ALIAS + name] = first[place]
+        storage = (tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if tensor.numel() and tensor.device.type != "meta" and storage in first:
+            aliases[ALIAS + name] = first[storage]
             continue
-        first[place] = name
+        first[storage] = name
         if tensor.dtype not in CODES:
             raise BadInput(f"tensor '{name}' of {tensor.dtype} cannot be saved", fix=f"use one of {', '.join(map(str, CODES))}")
         size = tensor.numel() * tensor.element_size()
@@ -76,7 +76,7 @@ def encoded_size(tensors: Mapping[str, Tensor]) -> int:
 
 
 def decode(data: bytes | bytearray) -> dict[str, Tensor]:
-    """Tensors of a file; ValueError says what is wrong with it.  Values are copied out of `data`."""
+    """The tensors of a file, copied out of `data`; raises ValueError if the file is damaged."""
     stored = Stored(data)
     tensors = {name: stored[name] for name in stored.entries}
     return tensors | {name: tensors[origin] for name, origin in stored.aliases.items()}
@@ -84,9 +84,9 @@ def decode(data: bytes | bytearray) -> dict[str, Tensor]:
 
 @final
 class Stored(Mapping[str, Tensor]):
-    """Tensors that stay in their file until they are asked for; a memory-mapped one is never read as a whole.
+    """Tensors that are read from their file on access; a memory-mapped file is never read as a whole.
 
-    The header is checked at once; ValueError says what is wrong with it.
+    The header is checked at once; a damaged one raises ValueError.
     """
 
     def __init__(self, data: bytes | bytearray | mmap) -> None:
@@ -108,11 +108,11 @@ class Stored(Mapping[str, Tensor]):
         return len(self.entries) + len(self.aliases)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Its size, without reading it."""
+        """Shape of a tensor, without reading it."""
         return tuple(self.entries[self.aliases.get(name, name)][1])
 
     def dtype(self, name: str) -> torch.dtype:
-        """Its kind of numbers."""
+        """Data type of a tensor, without reading it."""
         return self.entries[self.aliases.get(name, name)][0]
 
 
@@ -151,7 +151,7 @@ def _header(data: bytes | bytearray | mmap) -> tuple[dict[str, tuple], dict[str,
     aliases = {name.removeprefix(ALIAS): origin for name, origin in metadata.items() if name.startswith(ALIAS)}
     for name, origin in aliases.items():
         if name in entries or origin not in entries:
-            raise ValueError(f"'{name}' is said to equal '{origin}', which does not fit")
+            raise ValueError(f"'{name}' is an alias of '{origin}', which does not exist or is an alias too")
     return entries, aliases, 8 + length
 
 

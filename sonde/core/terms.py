@@ -1,4 +1,4 @@
-"""Terms: named sums, each with its count.  Nothing is averaged here but on request, once, at the end.
+"""Terms: named sums, each with its count.  They are divided once, at the end.
 
 Sums and counts add exactly over micro-batches, padded batches and uneven shards; means do not.
 """
@@ -22,7 +22,7 @@ def _scalar(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 class Term(NamedTuple):
-    """One quantity: `weight * sum / count` is its share of the loss, `sum = scale * raw` being its sum.
+    """One quantity: `weight * sum / count` is its contribution to the loss, with `sum = scale * raw`.
 
     A fixed scale, such as the 1/2 of a squared error, kept apart from the raw sum costs the graph no node.
     """
@@ -70,7 +70,7 @@ class Terms(Mapping[str, Term]):
         return {name: _number(t.sum) / float(t.count) if float(t.count) else float("nan") for name, t in self.terms.items()}
 
     def loss(self, counts: Mapping[str, float] | None = None) -> Tensor:
-        """sum over terms of weight * sum / count, the counts being those of the whole batch where given."""
+        """sum over terms of weight * sum / count, with the counts of the whole batch if given."""
         shares = [term.raw * factor for term, factor in self.factors(counts)]
         return sum(shares[1:], shares[0]) if shares else torch.zeros(())
 
@@ -81,7 +81,7 @@ class Terms(Mapping[str, Term]):
         return sum(value.item() * factor for value, factor in pairs)
 
     def gradients(self, parameters: Sequence[Tensor]) -> tuple[Tensor | None, ...]:
-        """Gradient of the loss by each of the parameters, which stay as they are; None where it does not depend on one."""
+        """Gradient of the loss with respect to each parameter, whose `.grad` is not touched; None where the loss does not depend on it."""
         return _run_backward([(term.raw, factor) for term, factor in self.factors()], tuple(parameters))
 
     def factors(self, counts: Mapping[str, float] | None = None) -> list[tuple[Term, float]]:

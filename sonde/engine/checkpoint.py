@@ -53,7 +53,7 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(manifest["step"], parts, state, manifest)
 
 
-def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str], None]) -> Checkpoint | None:
+def newest(folder: Path, fits: Callable[[Checkpoint], None], report: Callable[[str], None]) -> Checkpoint | None:
     """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and reported.
 
     fits(checkpoint) raises where it cannot be loaded into the model.  None means a run without checkpoints;
@@ -68,7 +68,7 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str
             snapshot = read(path)
         except DataUnusable as error:
             refused.append(error.what)
-            tell(error.what)
+            report(error.what)
             set_aside(path)
             continue
         try:
@@ -78,7 +78,7 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], tell: Callable[[str
             refused.append(strange[path])
             continue
         for path, message in strange.items():
-            tell(message)
+            report(message)
             set_aside(path)
         return snapshot
     if refused or any(folder.glob("bad-*")):

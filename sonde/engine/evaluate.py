@@ -1,4 +1,4 @@
-"""Metrics on held-out data: every batch gives sums and counts, added in batch order whoever computed them."""
+"""Metrics on held-out data: every batch gives sums and counts, added in batch order, whichever process computed them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, 
 
 @contextmanager
 def record_outputs(model: nn.Module) -> Iterator[list[Any]]:
-    """A list into which the model's outputs fall while the context lasts."""
+    """A list that collects the model's outputs inside the context."""
     outputs: list[Any] = []
     handle = model.register_forward_hook(lambda module, inputs, output: outputs.append(output))
     try:
@@ -48,7 +48,7 @@ def record_outputs(model: nn.Module) -> Iterator[list[Any]]:
 
 
 def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> Terms:
-    """The objective's terms of one batch and, under names of their own, its measures; `outputs` are those of the observed model.
+    """The objective's terms and measures of one batch, under separate names; `outputs` are those of the observed model.
 
     Measures are of the output the objective saw.  One that asks for parts of the model alone, such as its code, saw none: the
     model is then asked once more.
@@ -62,7 +62,7 @@ def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> T
 
 
 def mean_metrics(total: Terms) -> dict[str, float]:
-    """What a reader is told of all sums together."""
+    """The metrics of all sums together."""
     losses = Terms(**{name: term for name, term in total.items() if not name.startswith(MEASURE)})
     means = total.means() if len(losses) > 1 else {name: value for name, value in total.means().items() if name not in losses}
     return {"loss": float(losses.loss()), **{name.removeprefix(MEASURE): value for name, value in means.items()}}

@@ -69,12 +69,12 @@ def start(run_plan: RunPlan, run: str | Path | None, options: Options, explicit:
 
 
 def train_quietly(recipe: Recipe, path: str | Path, **options: Any) -> RunDirectory:
-    """Train a recipe made in Python without a word, for code that needs what was learned and not the run; returns its directory."""
+    """Train a recipe made in Python without any output, for code that needs the trained model only; returns the run directory."""
     return RunDirectory(start(plan(recipe, {}), path, Options.of({**options, "quiet": True}), options))
 
 
 def _report_restart(directory: RunDirectory, event: Mapping[str, Any]) -> None:
-    """Tell of a restart, on the screen and in events.jsonl; no worker is alive meanwhile, so the file is free."""
+    """Report a restart on the screen and in events.jsonl; no worker is alive, so the file is not in use."""
     print_event(event)
     if directory.exists:
         log = rows.Log(directory.path / "events.jsonl")
@@ -84,13 +84,13 @@ def _report_restart(directory: RunDirectory, event: Mapping[str, Any]) -> None:
 
 
 def _from_rank_0(world: World, read: Callable[[], Any]) -> Any:
-    """What rank 0 finds on its disk, on every rank: under torchrun the others may not see the run directory."""
+    """Broadcast what rank 0 reads from disk: under torchrun other ranks may not see the run directory."""
     return files.parse_json(world.broadcast_bytes(files.dump_json(read()) if world.is_main else None))
 
 
 @contextmanager
 def _claim(run: str | Path | None, name: str, world: World):
-    """The directory of the run.  A fresh one is reserved by making it; left empty by an error, it is removed again."""
+    """The directory of the run.  A new one is created; if an error leaves it empty, it is removed."""
     if not world.is_main:
         yield Path(_from_rank_0(world, str))
         return
@@ -151,7 +151,7 @@ def execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> No
     """One process of a run, from building the recipe to the last metric."""
     caller = random_states()
     assert options.threads is not None
-    # Several processes are told to stop by their launcher, all at one step.
+    # With several processes the launcher stops all of them at the same step.
     alone = StopAtOnce(str(path), "outside the training loop") if world.size == 1 else nullcontext()
     with torch_settings(options.threads, options.device), blas_threads(options.threads), alone, silence(options.quiet or not world.is_main):
         try:
@@ -206,7 +206,7 @@ def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> N
 
 
 def register(directory: RunDirectory, run_plan: RunPlan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Write run.json for a new run, or compare it with this one; returns what it is to hold from now on, and what to warn of."""
+    """Write run.json for a new run, or compare it with this one; returns its new content, and a warning."""
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
     if not directory.exists:
         if run_plan.file is not None:
@@ -217,8 +217,10 @@ def register(directory: RunDirectory, run_plan: RunPlan, options: Options, job: 
     changed = [name for name in sorted({*hashes, *info["data"]}) if hashes.get(name) != info["data"].get(name)]
     if changed and not options.accept_data_change:
         was, now = (side.get(changed[0], {"n": 0, "sha256": "none"}) for side in (info["data"], hashes))
-        fix = "restore the data, or go on with the new data: --accept-data-change"
-        if arithmetic := differences(info["fingerprint"], marks):  # a normal draw, say, rounds as the processor does
+        fix = "restore the data, or continue with the new data: --accept-data-change"
+        if arithmetic := differences(
+            info["fingerprint"], marks
+        ):  # normal random numbers, for example, depend on the rounding of the processor
             fix = f"{fix}; data that are computed also change with the arithmetic ({list_changes(arithmetic)})"
         raise DataUnusable(
             f"the {changed[0]} data changed since the run began",
@@ -232,7 +234,7 @@ def register(directory: RunDirectory, run_plan: RunPlan, options: Options, job: 
 
 
 def update(directory: RunDirectory, info: dict[str, Any]) -> None:
-    """Put into run.json what it is to hold from now on."""
+    """Write the new content of run.json."""
     if directory.info() != info:
         directory.write("run.json", info)
 
@@ -259,7 +261,7 @@ def _run_info(run_plan: RunPlan, options: Options, job: Job, marks: dict[str, An
 
 
 def finish(job: Job, loop: Loop, record: Record) -> None:
-    """Best weights back if asked, the test metrics once, and result.json as the sign that the run is done."""
+    """Restore the best weights if requested, compute the test metrics, and write result.json, which marks the run as done."""
     world = job.world
     restore = job.recipe.restore_best if job.recipe.restore_best is not None else bool(job.recipe.patience)
     step = loop.step

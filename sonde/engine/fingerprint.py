@@ -1,4 +1,4 @@
-"""The fingerprint of a run: what decides the last bits of its arithmetic, and what of that differs at a resume.
+"""The fingerprint of a run: everything that decides the last bits of its arithmetic, and how it differs at a resume.
 
 Every entry is a name and a value a person can read.  An environment variable counts by what it does, so that one which
 changes nothing here is not a difference.  `tests/engine/test_fingerprint.py` trains under every arithmetic that a machine
@@ -49,7 +49,7 @@ ONEDNN: dict[str, tuple[str, ...]] = {
     "avx512_core_amx": ("amx_tile", "amx_int8", "amx_bf16"),
     "avx512_core_amx_fp16": ("amx_fp16",),
 }
-"""oneDNN's names of instruction sets, lowest first, and what each needs of the processor besides those before it"""
+"""oneDNN's names of instruction sets, lowest first, and the processor features that each adds to those before it"""
 
 
 def fingerprint(**more: Any) -> dict[str, Any]:
@@ -59,14 +59,14 @@ def fingerprint(**more: Any) -> dict[str, Any]:
 
 
 def blas_threads(threads: int) -> Any:
-    """Hold NumPy's BLAS, which takes all cores otherwise, to the threads of the run: what `threads` says is then true of all of it."""
+    """Limit NumPy's BLAS, which otherwise uses all cores, to the threads of the run."""
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     return threadpool_limits(threads, user_api="blas")
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Entries with another value, as {name, before, now}.  One that only one side has is none: older versions recorded fewer."""
+    """Entries with another value, as {name, before, now}.  Entries of one side only are ignored: older versions recorded fewer."""
     return [{"name": name, "before": before[name], "now": value} for name, value in now.items() if name in before and before[name] != value]
 
 
@@ -132,21 +132,21 @@ def _onednn(flags: Mapping[str, Any], environment: Mapping[str, str]) -> str:
 
 
 def _mkl(build: str, environment: Mapping[str, str]) -> str:
-    """Version of torch's MKL, and what it is held to where that is asked for."""
+    """Version of torch's MKL, and the instruction set it is limited to, if any."""
     version = re.search(r"Math Kernel Library Version (\d[\d.]*)", build)
     limits = (environment.get(name, "").upper() for name in ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"))
     return " ".join(limit for limit in (version[1], *limits) if limit not in ("", "AUTO")) if version else "none"
 
 
 def _libc(environment: Mapping[str, str]) -> str:
-    """The library of elementary functions, and what of the processor it is told not to use."""
+    """The library of elementary functions, and the processor features it is configured not to use."""
     name = " ".join(filter(None, platform.libc_ver())) or f"{platform.system()} {platform.release()}"
     limit = re.search(r"glibc\.cpu\.hwcaps=([^:]+)", environment.get("GLIBC_TUNABLES", ""))
     return f"{name} {limit[1]}" if limit else name
 
 
 def _blas() -> str:
-    """The processor that NumPy's BLAS is written for, or its name where it has but one form."""
+    """The processor that NumPy's BLAS is written for, or its name where it has only one form."""
     from threadpoolctl import threadpool_info
 
     libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
@@ -156,7 +156,7 @@ def _blas() -> str:
 
 
 def _simd(environment: Mapping[str, str]) -> str:
-    """The highest instruction set that NumPy's own loops have, and what of it they are told not to use."""
+    """The highest instruction set of NumPy's own loops, and the features they are configured not to use."""
     build: Any = np.show_config(mode="dicts")
     extensions = build.get("SIMD Extensions", {})
     highest = str(["baseline", *extensions.get("baseline", ()), *extensions.get("found", ())][-1])

@@ -1,4 +1,4 @@
-"""A model spread over processes (FSDP2): each holds a part of every weight, gradient and moment.
+"""A model sharded over processes (FSDP2): each holds a shard of every weight, gradient and moment.
 
 For models that do not fit one process.  Checkpoints hold whole tensors under the same names as everywhere else, so a
 run may change between this and `Replica` at a resume.  Bits are those of the reduction torch chooses; the promise that
@@ -90,7 +90,7 @@ class ShardedReplica:
         return moments
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Whole tensors, put together from all processes."""
+        """Full tensors, gathered from all processes."""
         model = {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
         return {"model": model, "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
 
@@ -123,7 +123,7 @@ def _full(tensor: Tensor) -> Tensor:
 
 
 def _copy_shard_(target: Any, value: Tensor) -> None:
-    """Copy a whole tensor into the part of it that lies here."""
+    """Copy a full tensor into the local shard."""
     if hasattr(target, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
 

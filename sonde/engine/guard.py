@@ -1,4 +1,4 @@
-"""Bad numbers never reach the weights: what is checked before every update, and how a fault gets its name."""
+"""Checks of loss and gradient before every update, and the search for the cause of a number that is not finite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..core.errors import BadInput, SondeError
 
 
 class Fault(NamedTuple):
-    """What is wrong with a step, and how many steps, counted back from it, are to blame."""
+    """What is wrong with a step, and the number of last steps that caused it."""
 
     what: str
     steps: int = 1
@@ -62,7 +62,7 @@ class Guard:
         return None
 
     def accept(self, losses: list[float], norms: list[float]) -> None:
-        """Note steps that were found good."""
+        """Record good steps."""
         self.losses.extend(losses)
         self.norms.extend(norms)
         if self.seen < self.LEAST <= self.seen + len(losses):
@@ -70,7 +70,7 @@ class Guard:
         self.seen += len(losses)
 
     def pause(self, steps: int) -> None:
-        """High steps are that much longer ago."""
+        """Advance the age of the last high steps."""
         self.strikes = self._older(steps)
 
     def _older(self, steps: int) -> list[int]:

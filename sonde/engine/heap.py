@@ -1,4 +1,4 @@
-"""Memory that a step frees is kept for the next one.
+"""Keep the memory that a step frees for the next one.
 
 A training step asks for the same few megabytes again and again.  The C library of Linux hands such pieces back to the system
 when they are freed, and the system then fills every page of the next one with zeros: a tenth of the time of a small GPT.
@@ -18,6 +18,6 @@ LARGEST = 32 << 20
 
 @cache
 def keep() -> bool:
-    """Let this process keep what it frees; False where the C library has no such setting."""
+    """Make malloc keep freed memory; False where the C library has no such setting."""
     setting = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return setting is not None and bool(setting(MAP, LARGEST)) and bool(setting(TRIM, 2**31 - 1))

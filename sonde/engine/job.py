@@ -1,4 +1,4 @@
-"""A job: a recipe made ready on one process.  It knows the batch of a step, the gradient of a batch, and its own state."""
+"""A job: a recipe built on one process, with the batch of a step, the gradient of a batch, and the state."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Job:
         heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
-        with building("the data"):
+        with report_build_errors("the data"):
             self.data: Data = self.recipe.build_data()
         if not len(self.data.train):
             raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
         seed_everything(options.seed, "model")
-        with building("the model"):
+        with report_build_errors("the model"):
             self.model: nn.Module = self.recipe.build_model().to(self.device)
         if self.recipe.initialize is not None:
             self.recipe.initialize(self.model)
@@ -105,7 +105,7 @@ class Job:
             self.replica = Replica(self.model, self.recipe.optimizer, self.world, not self.recipe.callbacks, self.objective)
 
     def check(self) -> None:
-        """Everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
+        """Check everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
         objective: Any = self.recipe.objective
         for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
             for start in range(0, len(source), 8192):
@@ -120,7 +120,7 @@ class Job:
         self.model.eval()
         with torch.no_grad(), named_failure(self.model):
             # As in training: what an augmentation makes of an example may be all that the model can read.
-            with building("a training batch"):
+            with report_build_errors("a training batch"):
                 few = self._augment(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
@@ -129,12 +129,12 @@ class Job:
         self._check_training()
 
     def _check_training(self) -> None:
-        """One forward pass as in training, with augmentation; whatever it changes is put back."""
+        """One forward pass as in training, with augmentation; all state is restored afterwards."""
         self.model.train()
         self.factor(0)
         self.set_step(0)  # another run may have left it at its end
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        with torch.no_grad(), building("a training batch"):
+        with torch.no_grad(), report_build_errors("a training batch"):
             batch = next(part for part in self.batch(0).values() if len(part))
         with torch.no_grad(), named_failure(self.model):
             self.objective(self.model, batch)
@@ -183,7 +183,7 @@ class Job:
         return self.recipe.augment(batch, self.rng.manual_seed(key(self.options.seed, "augment", step, shard)))
 
     def before(self, step: int) -> Callable[[int], None]:
-        """Sets the random key of a shard: dropout in a resumed or divided run draws what it always drew."""
+        """Sets the random key of a shard: dropout in a resumed or sharded run draws the same numbers."""
 
         return partial(self._seed, step)
 
@@ -205,16 +205,16 @@ class Job:
                 phased.phase = None
 
     def set_step(self, step: int) -> None:
-        """Say to an objective that changes while training which step comes."""
+        """Pass the number of the next step to an objective that depends on it."""
         if self.moves:
-            self.objective.at(step)  # type: ignore[attr-defined]  # only some have it, and `moves` says which
+            self.objective.at(step)  # type: ignore[attr-defined]  # `moves` is true where it exists
 
     def phase(self, step: int) -> int:
         """Which weights move at a step, of an objective with phases; else all of them."""
         return self.phases[step % len(self.phases)]
 
     def factor(self, step: int) -> float:
-        """What the schedule makes of the learning rate at a step."""
+        """The factor of the schedule on the learning rate at a step."""
         if self.recipe.schedule is None:
             return 1.0
         value = self.recipe.schedule(step, self.steps)
@@ -229,7 +229,7 @@ class Job:
 
     @property
     def regime(self) -> str:
-        """How gradient descent is called at this batch size."""
+        """The name of gradient descent at this batch size."""
         if self.order.batch_size >= len(self.data.train):
             return "gradient descent on the full batch"
         return (
@@ -238,8 +238,8 @@ class Job:
 
 
 @contextmanager
-def building(what: str):
-    """A user's code that fails while something is built is a user's mistake, told in one line."""
+def report_build_errors(what: str):
+    """Turn an exception of a user's code while something is built into a one-line BadInput."""
     try:
         yield
     except (SondeError, OSError, MemoryError):
@@ -266,7 +266,7 @@ class Autocast:
 
 
 def pick_device(name: str) -> torch.device:
-    """The device asked for, or the CPU with a notice where the machine has no such device."""
+    """The device of that name, or the CPU with a notice where the machine has no such device."""
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -282,7 +282,7 @@ def pick_device(name: str) -> torch.device:
 
 @contextmanager
 def torch_settings(threads: int, device: str):
-    """Thread count, deterministic kernels and gradients for one run, whatever the caller turned off; put back afterwards."""
+    """Thread count, deterministic kernels and gradients for one run, whatever the caller turned off; restored afterwards."""
     memory: Any = torch.utils.deterministic
     before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled(), memory.fill_uninitialized_memory)
     warn = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -301,7 +301,7 @@ def torch_settings(threads: int, device: str):
 
 
 def _deterministic(mode: bool, warn_only: bool) -> None:
-    """torch.use_deterministic_algorithms, which also imports torch's compiler (two seconds) to tell it; told only if there."""
+    """torch.use_deterministic_algorithms, which also imports torch's compiler (two seconds); only where it is imported already."""
     if "torch._inductor.config" in sys.modules:
         torch.use_deterministic_algorithms(mode, warn_only=warn_only)
     else:

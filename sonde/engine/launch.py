@@ -1,4 +1,4 @@
-"""Launch: local worker processes under a supervisor that names a dead or hung rank and starts again from the last checkpoint.
+"""Launch: local worker processes under a supervisor that reports a dead or hung rank and restarts from the last checkpoint.
 
 The supervisor has imported torch but never computes with it; workers are forked from it, so a fresh set is at work in a
 tenth of a second.  Every attempt meets in a new file on loopback, so nothing of an earlier one can get in its way.
@@ -63,7 +63,7 @@ def launch(
         worker: resumes by itself from the last checkpoint
         progress: step of the newest checkpoint; an attempt that raises it costs no restart
         hang_timeout: seconds between two signs of life in a step; evaluating and saving may take five times as long
-        on_event: is told of every restart: event, attempt, rank, step, why, stacks
+        on_event: called at every restart with event, attempt, rank, step, why, stacks
     """
     if threads > 1:
         _check_fork(threads)
@@ -89,7 +89,7 @@ def launch(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What every attempt is made of."""
+    """The arguments of every attempt."""
 
     worker: Callable[[World], None]
     size: int
@@ -149,7 +149,7 @@ class _Worker:
 
 @dataclass
 class _WorkerLoss:
-    """Why an attempt ended that deserves another."""
+    """Why an attempt ended that may be repeated."""
 
     rank: int
     why: str
@@ -180,7 +180,7 @@ class _WorkerLoss:
 
 
 class _Signals:
-    """What the supervisor was asked to do while it watches: stop, stop at once, or sleep (Ctrl-Z)."""
+    """Signals to the supervisor: stop, stop immediately, or suspend (Ctrl-Z)."""
 
     def __init__(self) -> None:
         self.stop = 0
@@ -226,10 +226,10 @@ class _Attempt:
         self.pulse = Pulse(plan.size)
         self.awake = time.monotonic()
         self.first: _Worker | None = None
-        """who was the first to fail"""
+        """the rank that failed first"""
         self.forwarded = False
         self.workers: list[_Worker] = []
-        self.lifeline = os.pipe()  # its write end lives in the supervisor alone: end of file means it is gone
+        self.lifeline = os.pipe()  # its write end lives in the supervisor alone: end of file means that it has exited
         sys.stdout.flush()
         sys.stderr.flush()
         for rank in range(plan.size):
@@ -249,7 +249,7 @@ class _Attempt:
         return [worker for worker in self.workers if worker.code is None]
 
     def run(self, progress: Callable[[], int | None]) -> _WorkerLoss | None:
-        """Watch until all workers are gone.  None: done.  A loss: worth another attempt.  Everything else is raised."""
+        """Wait until all workers have exited.  None: done.  A loss: worth another attempt.  Everything else is raised."""
         try:
             loss = self._watch()
         finally:
@@ -335,7 +335,7 @@ class _Attempt:
         return {worker.rank: self._read(f"stack-{worker.rank}") for worker in workers}
 
     def _obey(self) -> bool:
-        """Do what signals asked for; True where the workers shall end now."""
+        """Handle signals; True where the workers must end now."""
         if self.signals.sleep:
             self.signals.sleep = False
             for worker in self.alive:
@@ -377,7 +377,7 @@ class _Attempt:
             os.close(fd)
 
     def _work(self, rank: int, report: mmap.mmap) -> NoReturn:
-        """The life of a worker, in its own process."""
+        """The main function of a worker process."""
         code = 1
         try:
             for number in (*STOPS, signal.SIGTSTP):
@@ -401,7 +401,7 @@ class _Attempt:
             os._exit(code)
 
     def _tie_to_supervisor(self) -> None:
-        """No worker outlives its supervisor: the kernel sees to it, and where it cannot, a thread does."""
+        """No worker outlives its supervisor: the kernel kills it, or else a thread does."""
         read, write = self.lifeline
         os.close(write)
         if sys.platform == "linux":
@@ -462,7 +462,7 @@ def _rebuild(message: bytes) -> SondeError | None:
 
 
 def _weight(worker: _Worker) -> int:
-    """How much the end of a worker tells about the end of the job; the least is the cause, the rest are its echoes."""
+    """Rank of the exit of a worker as an explanation of the failure of the job; the lowest is the cause, the rest follow from it."""
     if worker.error is None:
         return 5 if worker.code == 0 else 1 if (worker.code or 0) > 0 else 4
     return 3 if isinstance(worker.error, PeerLost) else 2 if isinstance(worker.error, (Preempted, Interrupted)) else 0
@@ -476,18 +476,18 @@ def _innermost(dump: str) -> str:
     """'function, file line n' of the thread that was at work, from a stack dump."""
     lines = dump[dump.find("Current thread") :].splitlines() if "Current thread" in dump else dump.splitlines()
     frames = [line.strip() for line in lines if line.strip().startswith("File ")]
-    return " called from ".join(frames[:2]) or "a place that cannot be told"
+    return " called from ".join(frames[:2]) or "an unknown line"
 
 
 def print_event(event: Mapping[str, Any]) -> None:
-    """Print an event where nobody else takes it."""
+    """Print an event; the default of `on_event`."""
     print(f"warning: {event['why']}", file=sys.stderr)
     for rank, stack in event["stacks"].items():
         print(f"stack of rank {rank}:\n{stack}", file=sys.stderr)
 
 
 def _check_fork(threads: int) -> None:
-    """Refuse to start workers that would stand still.
+    """Refuse to start workers that would deadlock.
 
     OpenMP does not survive a fork of a process that has already used its threads: the first large operation of a
     multi-threaded worker never returns.  A short-lived fork finds out.

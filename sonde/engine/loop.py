@@ -1,4 +1,4 @@
-"""The one training loop.  Everything else in this folder exists so that these few lines can be trusted.
+"""The training loop.
 
 for each step:   data -> forward -> loss -> backward -> update
 """
@@ -42,7 +42,7 @@ class Best:
         return False
 
     def older_weights(self, step: int) -> dict[str, Tensor]:
-        """The best weights, or nothing where there are none yet or they are those of this very step."""
+        """The best weights; empty where there are none yet or they are the current ones."""
         return {} if self.step in (0, step) else self.weights
 
     def state(self) -> dict[str, Any]:
@@ -99,11 +99,11 @@ class Loop:
         return self.guards[0]
 
     def _load_guards(self, state: dict[str, Any]) -> list[tuple[Guard, dict[str, Any]]]:
-        """Every guard with what a checkpoint says of it."""
+        """Every guard with its state in a checkpoint."""
         return list(zip(self.guards, [state["guard"], *state.get("guards", [])], strict=True))
 
     def run(self) -> None:
-        """All steps that are left; raises Preempted or Interrupted, state saved, when a signal asks for it."""
+        """Run all remaining steps; after a signal, save the state and raise Preempted or Interrupted."""
         job, record = self.job, self.record
         with StopRequest() as stop, Progress(record.name, job.steps, self.step, quiet=not record.prints) as progress:
             record.progress = progress
@@ -118,7 +118,7 @@ class Loop:
                     break
 
     def _take_step(self) -> bool:
-        """One step, taken or left out; False where bad numbers sent the loop back to a checkpoint."""
+        """One step, done or skipped; False where bad numbers caused a rollback to a checkpoint."""
         job = self.job
         buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
         batch = job.batch(self.step)  # data: a pure function of (seed, step)
@@ -126,7 +126,7 @@ class Loop:
         norm = job.replica.norm()
         size = float(norm)
         fault = self.guards[job.phase(self.step)].fault(loss, size)
-        if fault:  # before the update, on every process alike: sums and norms are the same everywhere
+        if fault:  # before the update, and the same on every process: sums and norms are equal everywhere
             return self._bad_step(fault, batch, buffers)
         if job.recipe.clip_norm:
             job.replica.clip(norm, job.recipe.clip_norm)
@@ -149,7 +149,7 @@ class Loop:
 
     @property
     def epoch(self) -> float:
-        """Passes over the data so far."""
+        """Epochs so far."""
         return round(self.step / self.job.order.steps_per_epoch, 6)
 
     def boundary(self, stop: StopRequest) -> bool:
@@ -189,12 +189,12 @@ class Loop:
             callback.evaluated(self.record, self.step, row)
 
     def _skip_step(self) -> None:
-        """A step that is left out: the batch is not used, the weights stay."""
+        """Skip a step: its batch is not used, the weights do not change."""
         self.step += 1
         self.record.row({"step": self.step, "epoch": self.epoch, "skipped": True})
 
     def _bad_step(self, fault: Fault, batch: dict[int, Batch], buffers: list[Tensor]) -> bool:
-        """Stop, leave the step out, or go back to the last checkpoint and leave it out from there: then False.
+        """Stop, skip the step, or roll back to the last checkpoint and skip it from there: then False.
 
         Args:
             buffers: the model's, before the bad batch went through it
@@ -225,7 +225,7 @@ class Loop:
         return False
 
     def _cause(self, batch: dict[int, Batch]) -> str:
-        """The first rank that knows where a bad number comes from, and what it knows."""
+        """The first rank that found the origin of a bad number, and the origin."""
         job, before = self.job, self.job.before(self.step)
         cause = bad_weights(job.model)
         for shard, part in batch.items():

@@ -44,7 +44,7 @@ class Options:
     quiet: bool = False
 
     KEPT = ("seed", "processes", "threads", "shards", "device", "parallel", "checkpoint_every")
-    """what run.json records and a resume takes up again"""
+    """options that run.json records and a resume restores"""
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Options:
@@ -55,7 +55,7 @@ class Options:
         return {name: asdict(self)[name] for name in self.KEPT}
 
     def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
-        """Fill what was left open: from the record of the run being resumed, else from the defaults above."""
+        """Fill missing values: from the record of the run being resumed, else from the defaults above."""
         taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
         # a record may have been edited: its values are checked like a user's
         new = replace(self, **check_values(options_of(type(self), "run.json"), taken, "run.json"))

@@ -13,12 +13,12 @@ from ..core.errors import BadInput, DataUnusable
 from ..core.options import options_of, resolve
 from ..core.recipe import Recipe
 from ..runs.layout import RunDirectory
-from .job import building
+from .job import report_build_errors
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What was asked: where the recipe comes from, its options, and how to make it."""
+    """A request: the source of the recipe, its options, and how to build it."""
 
     make: Callable[[int], Recipe]
     source: dict[str, Any]
@@ -63,7 +63,7 @@ def _maker(function: Callable[..., Recipe], overrides: dict[str, Any], owner: st
     seeded = "seed" in options_of(function, owner)
 
     def make(seed: int) -> Recipe:
-        with building(owner):
+        with report_build_errors(owner):
             recipe = function(**values, **({"seed": seed} if seeded else {}))
         if not isinstance(recipe, Recipe):
             raise BadInput(f"{owner} returned {type(recipe).__name__}", fix="return a sonde.Recipe")

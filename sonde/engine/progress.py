@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and the only place that reads the wall clock.
+"""The progress display of a run, and the only code that reads the wall clock.
 
 Rate and time left come from the last few seconds, not from the mean since the start, so a slow first epoch or a
 resume does not spoil the estimate.  On a terminal one line is redrawn; elsewhere a plain line is printed now and then.
@@ -28,7 +28,7 @@ def span(seconds: float) -> str:
 
 
 def print_line(text: str) -> None:
-    """A line for whoever reads along; one who has left, or closed the terminal, is no reason to stop a run."""
+    """Print a line; a closed terminal must not stop a run."""
     try:
         print(text, file=sys.stderr, flush=True)
     except OSError:
@@ -37,7 +37,7 @@ def print_line(text: str) -> None:
 
 @contextmanager
 def silence(quiet: bool) -> Iterator[None]:
-    """Where quiet, no progress inside is shown, whoever makes it: a recipe may fit word vectors and never hear of --quiet."""
+    """With quiet, hide every progress display inside, also that of a recipe that fits word vectors and does not know of --quiet."""
     before = _silenced.set(quiet or _silenced.get())
     try:
         yield
@@ -89,9 +89,9 @@ class Progress:
             from rich.progress import BarColumn, TextColumn
             from rich.progress import Progress as Bar
 
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[told]}"))
+            columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[text]}"))
             self.display = Bar(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
-            self.task = self.display.add_task(self.title, total=self.steps, completed=self.start, told="")
+            self.task = self.display.add_task(self.title, total=self.steps, completed=self.start, text="")
             self.display.start()
         return self
 
@@ -109,7 +109,7 @@ class Progress:
             self.display, self.quiet = None, True
 
     def note(self, metrics: Mapping[str, float]) -> None:
-        """Figures to show beside the bar."""
+        """Metrics to show next to the bar."""
         left_out = ("step", "epoch", "phase", "lr", "grad_norm")
         self.metrics.update({name: value for name, value in metrics.items() if name not in left_out})
 
@@ -123,7 +123,7 @@ class Progress:
         self.pace.mark(step, at)
         if self.display is not None:
             with self._on_terminal():
-                self.display.update(self.task, completed=step, told=self.line(step))
+                self.display.update(self.task, completed=step, text=self.line(step))
                 self.display.refresh()
         else:
             print_line(f"{self.title}  {self.line(step)}")

@@ -1,4 +1,4 @@
-"""The record of a run in progress: rows, events, checkpoints.  Rank 0 owns the files; the others only take part."""
+"""The record of a run in progress: rows, events, checkpoints.  Only rank 0 writes files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Writes what a loop does, saves its state, and brings it back."""
+    """Writes metrics and events of a loop, and saves and restores its state."""
 
     EVERY = 20.0
-    """seconds between checkpoints where no number of steps was asked for"""
+    """seconds between checkpoints where no number of steps is set"""
 
     def __init__(self, directory: RunDirectory, options: Options, world: Any, about: Mapping[str, Any]) -> None:
         self.directory, self.options, self.world, self.about = directory, options, world, about
@@ -49,7 +49,7 @@ class Record:
         self.warned: set[str] = set()
 
     def open(self) -> None:
-        """Ready the log of events; `restore` readies the rows."""
+        """Open the log of events; `restore` opens the rows."""
         if self.owner:
             self.events.open(None)
 
@@ -66,7 +66,7 @@ class Record:
                 self.progress.note(row)
 
     def event(self, kind: str, step: int, **more: Any) -> None:
-        """One thing that happened, with the time of day."""
+        """One event with its time."""
         if self.owner:
             self.events.add({"event": kind, "step": step, "time": now(), **more})
 
@@ -81,13 +81,13 @@ class Record:
         self.say(f"warning: {text}")
 
     def warn_once(self, what: str, step: int, more: str = "") -> None:
-        """Warn unless the same was told since the last good save, whatever `more` there is to say about it this time."""
+        """Warn once between two successful saves, whatever the details `more` are."""
         if what not in self.warned:
             self.warned.add(what)
             self.warn(what + more, step)
 
     def skip(self, steps: Iterable[int]) -> None:
-        """Leave steps out from now on, also after a restart."""
+        """Skip these steps from now on, also after a restart."""
         self.skips |= set(steps)
         if self.owner:
             self.directory.write("skips.json", sorted(self.skips))
@@ -131,7 +131,7 @@ class Record:
         return self.owner and time.monotonic() - self.saved_at > max(self.EVERY, 30 * self.save_seconds)
 
     def restore(self, loop: Loop) -> bool:
-        """Bring the loop to the newest good checkpoint; False where the run has none and begins at step 0."""
+        """Restore the loop from the newest good checkpoint; False where there is none and the run starts at step 0."""
         snapshot = None
         if self.owner:
             snapshot = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
@@ -153,7 +153,7 @@ class Record:
         return True
 
     def _compare(self, snapshot: checkpoint.Checkpoint | None) -> None:
-        """Say once what decides bits and is not as it was where the checkpoint was saved, or the run began; refuse where they must be kept.
+        """Warn once if the environment that decides the bits has changed since the checkpoint or the start of the run; refuse with `exact`.
 
         The checkpoint is asked, not run.json: what another machine computed and never saved is computed again.
         """
@@ -178,7 +178,7 @@ class Record:
         for rank in range(max(1, sum(name.endswith(".torch") for name in snapshot.parts["rng"]))):
             misfit_random_states(_of_rank(rank, snapshot.parts["rng"]))
         if type(snapshot.state.get("metrics")) is not int or snapshot.state["metrics"] < 0:
-            raise DataUnusable("state.json does not say how many rows there were")
+            raise DataUnusable("state.json has no number of rows")
 
     def _read_skips(self) -> set[int]:
         path = self.path / "skips.json"
@@ -188,7 +188,7 @@ class Record:
         return set(skips)
 
     def share(self, snapshot: checkpoint.Checkpoint | None) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """What rank 0 has read, on every rank: a run directory need not be visible to the others."""
+        """Broadcast what rank 0 has read: a run directory need not be visible to other ranks."""
         if self.world.size == 1:
             return ({name: dict(part) for name, part in snapshot.parts.items()}, snapshot.state) if snapshot else ({}, {})
         sent = files.dump_json({"state": snapshot.state if snapshot else {}, "skips": sorted(self.skips)}) if self.owner else None

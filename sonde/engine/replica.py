@@ -1,4 +1,4 @@
-"""A model with its gradient buffer and its optimizer on one process: what a step does to the weights."""
+"""A model with its gradient buffer and its optimizer on one process: the update of a step."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Replica:
     """Every process holds the whole model; gradients are summed in shard order, so all replicas stay identical."""
 
     def __init__(self, model: nn.Module, optimizer: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
-        """steady: nobody but the optimizer changes the model, so a step may be replayed
+        """steady: only the optimizer changes the model, so a step may be replayed
         Args:
-            objective: says which parameters move in which phase, where it has phases (see `has_phases`)
+            objective: defines which parameters each phase updates, if it has phases (see `has_phases`)
         """
         self.model, self.world, self.steady = model, world, steady
         self.evaluation_world = world
@@ -62,14 +62,14 @@ class Replica:
         return self.flat.norm()
 
     def finite(self) -> bool:
-        """Whether all weights are finite numbers.  What lies between them in the buffer does not matter."""
+        """Whether all weights are finite numbers.  The padding between them in the buffer is ignored."""
         return not bad_weights(self.model)
 
     def clip(self, norm: Tensor, largest: float) -> None:
         mean.clip(self.flat, norm, largest)
 
     def update(self, factor: float, phase: int = 0) -> float:
-        """One optimizer step of the weights that move in a phase, at `factor` times the base rate; returns the rate used."""
+        """One optimizer step of the weights that a phase updates, at `factor` times the base rate; returns the rate used."""
         return self.movers[phase].update(factor)
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
@@ -89,7 +89,7 @@ class Replica:
             mover.moments.load_(saved)
 
     def _dealt(self, saved: Mapping[str, Tensor]) -> list[tuple[Mover, dict[str, Tensor]]]:
-        """Every mover with the saved moments of its own weights; the first also gets what belongs to nobody, and will say so."""
+        """Every mover with the saved moments of its own weights; the first also gets entries of unknown parameters, and refuses them."""
         owner = {slot.name: slot.group // 2 for slot in self.flat.slots}
         first = next(iter(self.movers))
         dealt: dict[int, dict[str, Tensor]] = {phase: {} for phase in self.movers}
@@ -99,7 +99,7 @@ class Replica:
 
 
 class Mover:
-    """The optimizer of the weights that move in one phase.  Those of other phases rest: no decay or momentum moves them."""
+    """The optimizer of the weights that one phase updates.  Other weights are frozen: neither decay nor momentum changes them."""
 
     def __init__(self, optimizer: Any, own: list[tuple[int, nn.Parameter]], flat: Flat) -> None:
         elementwise = getattr(optimizer, "elementwise", False)
@@ -130,7 +130,7 @@ def has_phases(objective: Any) -> bool:
 
 
 def check_phases(objective: Any, model: nn.Module) -> Callable[[str], int]:
-    """`phase_of` of an objective with phases, after a look at what it says of every parameter that trains."""
+    """`phase_of` of an objective with phases, after a check of its result for every trainable parameter."""
 
     def whole(number: Any) -> bool:
         return isinstance(number, int) and not isinstance(number, bool) and number >= 0

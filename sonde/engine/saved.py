@@ -1,4 +1,4 @@
-"""What a run has learned, read back from its directory: the recipe built again, its data, its model."""
+"""Load a run from its directory: rebuild the recipe, its data and its trained model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Which = Literal["final", "best", "last"] | int
 
 
 def rebuild(directory: RunDirectory, run_plan: RunPlan | None = None) -> Recipe:
-    """The recipe of a run, built again from its record, or from `run_plan` where that is known."""
+    """The recipe of a run, rebuilt from its record, or from `run_plan` where that is known."""
     run_plan = run_plan or plan_of(directory, None)
     caller, seed = random_states(), directory.info()["seed"]
     try:
@@ -42,7 +42,7 @@ def load_data(directory: RunDirectory, recipe: Recipe) -> Data:
             f"run '{directory.path.name}' was trained on '{trained}', and the data found now are '{data.name}'",
             where=str(directory.path),
             last_good="its checkpoints",
-            fix=f"set SONDE_DATA to the folder that has '{trained}'; `sonde doctor` tells which data sets are found",
+            fix=f"set SONDE_DATA to the folder that has '{trained}'; `sonde doctor` lists the data sets it finds",
         )
     return data
 
@@ -62,7 +62,7 @@ def load_model(directory: RunDirectory, recipe: Recipe, which: Which, data: Call
     try:
         misfit(model_tensors(model), weights, "tensor")
     except DataUnusable:
-        data()  # other data make a model of another size, which is the reason to tell
+        data()  # other data make a model of another size, which is the real reason of the error
         raise
     load_model_(model, weights)
     return model.eval()

@@ -1,4 +1,4 @@
-"""Signals ask, the loop obeys: a step or a save in progress is always finished first."""
+"""Signal handling: a step or a save in progress is always finished before the run stops."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def stop_error(number: int, when: str, run: str, last_good: str, fix: str = "the
 
 
 class Handlers:
-    """Context in which SIGTERM, SIGHUP and SIGINT are answered by `requested`; abstract.
+    """Context in which SIGTERM, SIGHUP and SIGINT call `on_signal`; abstract.
 
-    In a thread that is not the main one nothing is installed and nothing is asked.
+    Outside the main thread no handler is installed.
     """
 
     SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
     def __init__(self) -> None:
         self.signal = 0
-        """the one that came last"""
+        """the last signal"""
         self.previous: dict[int, object] = {}
 
     def install(self) -> None:
-        """Take the signals over, with one that came before and was lost; what the user's shell ignores stays ignored (nohup)."""
+        """Install the handlers and take over a pending signal of earlier ones; signals that the shell ignores stay ignored (nohup)."""
         if threading.current_thread() is threading.main_thread():
             for number in self.SIGNALS:
                 before = signal.getsignal(number)
                 if before != signal.SIG_IGN:
-                    self.previous[number] = signal.signal(number, self.requested)
+                    self.previous[number] = signal.signal(number, self.on_signal)
                     owner = getattr(before, "__self__", None)
                     self.signal = self.signal or (owner.signal if isinstance(owner, Handlers) else 0)
 
@@ -44,19 +44,19 @@ class Handlers:
         for number, handler in self.previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         raise NotImplementedError
 
 
 @final
 class StopRequest(Handlers):
-    """The signals set a flag, which the loop looks at between steps; a second SIGINT ends the process at once."""
+    """The signals set a flag, which the loop checks between steps; a second SIGINT ends the process at once."""
 
     def __enter__(self) -> StopRequest:
         self.install()
         return self
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
             _write(b"\nstopped at once; the last checkpoint is intact\n")
             os._exit(130)
@@ -67,7 +67,7 @@ class StopRequest(Handlers):
 
 @final
 class StopAtOnce(Handlers):
-    """Before the first step and after the last there is nothing to finish: a signal ends the run there and then."""
+    """Before the first step and after the last there is nothing to finish: a signal ends the run immediately."""
 
     def __init__(self, run: str, when: str) -> None:
         super().__init__()
@@ -77,13 +77,13 @@ class StopAtOnce(Handlers):
         self.install()
         return self
 
-    def requested(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number  # an `except Exception` in a user's code may swallow the error; the loop still sees this
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number  # an `except Exception` in a user's code may catch the error; the loop still sees this flag
         raise stop_error(number, self.when, self.run, "every checkpoint there is", "the same command continues, or begins again")
 
 
 def _write(text: bytes) -> None:
     try:
         os.write(2, text)
-    except OSError:  # the terminal may be the very thing that is gone
+    except OSError:  # the terminal may be closed
         return

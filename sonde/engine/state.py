@@ -87,7 +87,7 @@ class Moments:
         return {name: value.detach() for name, value in self._views().items()}
 
     def _prime(self) -> None:
-        """Give the optimizer the state it makes at its first update, and take back what that does to the weights."""
+        """Create the state that the optimizer makes at its first update, without a change of the weights."""
         values = self.flat.values.clone()
         self.flat.grad.zero_()
         self.optimizer.step()
@@ -101,7 +101,7 @@ class Moments:
             misfit(self.tensors(), saved, "moment")
 
     def load_(self, saved: Mapping[str, Tensor]) -> None:
-        """Put saved moments in place; none are those of an optimizer before its first update."""
+        """Load saved moments; none are those of an optimizer before its first update."""
         if not saved:
             self.optimizer.state.clear()
             return
@@ -133,7 +133,7 @@ def restore_random_states(saved: Mapping[str, Tensor]) -> None:
 
 
 def misfit_random_states(saved: Mapping[str, Tensor]) -> None:
-    """Raise DataUnusable unless `restore_random_states` can take these: they are tried on generators that nobody uses."""
+    """Raise DataUnusable unless `restore_random_states` can take these: they are tried on temporary generators."""
     gauss = saved.get("python.gauss", torch.empty(0))
     misfit({**random_states(), "python.gauss": torch.empty(len(gauss[:1]), dtype=torch.float64)}, saved, "random state")
     try:

@@ -1,4 +1,4 @@
-"""TensorBoard event files beside metrics.jsonl, for those who want that page."""
+"""TensorBoard event files in addition to metrics.jsonl."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def why_not(jobs: list[Job]) -> str:
         return _mismatch(jobs)
     except SondeError:
         raise
-    except Exception as error:  # torch cannot do everything for many at once, and says so in many ways
+    except Exception as error:  # torch cannot vectorize every operation, and raises many kinds of errors
         return f"torch cannot do this for many members at once ({type(error).__name__}: {str(error).strip().splitlines()[0][:80]})"
 
 
@@ -115,7 +115,7 @@ def _constants(job: Job) -> list[Tensor]:
 
 
 def _mismatch(jobs: list[Job]) -> str:
-    """What shows that training together is something else than training alone; '' where nothing does.
+    """Why vectorized training gives other results than separate training; '' where it does not.
 
     The jobs are as they were afterwards, but for their buffers of parameters.
     """
@@ -137,7 +137,7 @@ def _mismatch(jobs: list[Job]) -> str:
 
 
 def _reference(job: Job) -> tuple[float, dict[str, Tensor], dict[str, dict[str, float]]]:
-    """Loss and gradient of a job's first batch and its metrics, by the ordinary way."""
+    """Loss and gradient of a job's first batch and its metrics, by the ordinary loop."""
     job.model.train()
     terms = job.objective(job.model, job.batch(0)[0])
     trained = {name: parameter for name, parameter in job.model.named_parameters() if parameter.requires_grad}
@@ -167,7 +167,7 @@ class Member:
 
 
 class Vectorized:
-    """Members laid side by side: for each group of parameters one (M, P) buffer of values and one of gradients."""
+    """The stacked members: for each group of parameters one (M, P) buffer of values and one of gradients."""
 
     def __init__(self, jobs: list[Job]) -> None:
         self.jobs = jobs
@@ -216,7 +216,7 @@ class Vectorized:
         sources = [job.data.train for job in self.jobs]
         self.same = {name: self._shared_source(name) for name in self.jobs[0].data.splits}
         parts = [source[torch.arange(len(source))] for source in (sources[:1] if self.same["train"] else sources)]
-        # What tells examples apart, `ids`, is for reports; no objective of ours reads it.
+        # `ids` identify examples in reports; no objective of ours reads them.
         self.whole = {name: torch.cat([part.fields[name] for part in parts]) for name in parts[0].fields if name != "ids"}
         self.offsets = torch.arange(len(sources)).unsqueeze(1) * (0 if self.same["train"] else len(sources[0]))
         self.epoch, self.laid_out = -1, self.whole
@@ -257,7 +257,7 @@ class Vectorized:
         return lambda *inputs: functional_call(self.model, (parameters, self.buffers), inputs)
 
     def _replay(self, what: Any, function: Any, fields: dict[str, Tensor]) -> list[Tensor]:
-        """What the function gives for the fields, by replaying the operations it did for fields of the same shape."""
+        """The result of the function for the fields, by replaying the operations recorded for fields of the same shape."""
         kind = (what, *((field.shape, field.stride(), field.dtype) for field in fields.values()))
         if kind not in self.replays:
             recorder = Recorder(list(fields.values()), [*self.weights.values(), *self.buffers.values()])
@@ -358,7 +358,7 @@ class Vectorized:
 
 
 class Guards:
-    """The guards of all members, asked together.  Calm steps are noted in bulk; at any other, each member's own guard decides."""
+    """The guards of all members.  Normal steps are recorded in bulk; at any other, each member's own guard decides."""
 
     def __init__(self, guards: list[Guard]) -> None:
         self.guards = guards
@@ -381,7 +381,7 @@ class Guards:
         return {row: fault.what for row, fault in faults if fault}
 
     def settle(self) -> None:
-        """Tell every guard of the calm steps since the last time, and find out the new limits."""
+        """Pass the steps since the last call to every guard, and compute the new limits."""
         if self.pending:
             losses, norms = (np.stack(numbers).astype(float) for numbers in zip(*self.pending, strict=True))
             for guard, some_losses, some_norms in zip(self.guards, losses.T.tolist(), norms.T.tolist(), strict=True):

@@ -1,4 +1,4 @@
-"""World: who am I among the processes of a run, and how do I speak to the others.
+"""World: the rank of a process in a run, and communication with the other ranks.
 
 One process and several answer to the same methods; with one, nothing is sent and torch.distributed is not touched.
 Everything but a broadcast is built on one collective, all-to-all: it needs a single round, and measured four times
@@ -30,7 +30,7 @@ PHASES = ("start", "step", "evaluate", "save")
 _NUMBER = {phase: number for number, phase in enumerate(PHASES)}
 
 CHUNK = 1 << 20  # entries summed at a time: bounds memory, and larger chunks were slower
-SMALL = 1 << 17  # up to here one round with everything beats two rounds with a share each
+SMALL = 1 << 17  # up to this size one all-gather is faster than reduce-scatter and all-gather
 
 
 def shards_of(rank: int, size: int, shards: int) -> range:
@@ -139,7 +139,7 @@ class World:
         return all(name in os.environ for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"))
 
     def close(self) -> None:
-        """Leave the group.  The others may go on with work that needs no collective."""
+        """Leave the group.  The others may continue with work that needs no collective."""
         if self.size > 1:
             import torch.distributed as dist
 
@@ -203,7 +203,7 @@ class World:
         return self.max_vector([flag])[0] > 0
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait for every rank."""
         self.gather_floats([0.0])
 
     def broadcast_(self, tensors: Sequence[Tensor]) -> None:
@@ -248,7 +248,7 @@ class World:
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """Marks this rank as waiting for others, and turns whatever goes wrong meanwhile into PeerLost."""
+        """Marks this rank as waiting for others, and turns errors meanwhile into PeerLost."""
         if self._pulse is not None:
             self._pulse.write(self.rank, self.step, self.phase, waiting=True)
         try:
@@ -271,14 +271,14 @@ def peer_lost(error: BaseException, rank: int, where: str) -> PeerLost:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """True for torch's errors about a peer that is gone, as DDP and FSDP raise them outside of World."""
+    """True for torch's errors about a lost peer, as DDP and FSDP raise them outside of World."""
     import torch.distributed as dist
 
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "/gloo/" in str(error))
 
 
 def _in_order(parts: Sequence[Tensor]) -> Tensor:
-    """((p0 + p1) + p2) + ..., the one order that does not depend on who holds what."""
+    """((p0 + p1) + p2) + ..., the one order that does not depend on which rank holds what."""
     if len(parts) == 1:
         return parts[0]
     total = parts[0] + parts[1]
@@ -305,7 +305,7 @@ def _choose_interface(master: str, alone: bool) -> None:
 
 
 def _interface_toward(host: str) -> str | None:
-    """Name of the interface this machine uses toward a host, or None where that cannot be told."""
+    """Name of the interface this machine uses toward a host, or None where it is unknown."""
     get_address = 0x8915  # SIOCGIFADDR
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

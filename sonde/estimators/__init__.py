@@ -16,12 +16,12 @@ from ..core import registry
 @cache
 def homes() -> dict[str, str]:
     """Name of each estimator -> the module it stands in; read by parsing, nothing is imported."""
-    places = {}
+    modules = {}
     for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8"), filename=str(path)).body:
             if isinstance(node, ast.ClassDef) and node.name[0] != "_" and any("Mixin" in ast.unparse(base) for base in node.bases):
-                places[node.name] = f"{__name__}.{path.stem}"
-    return places
+                modules[node.name] = f"{__name__}.{path.stem}"
+    return modules
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""What every estimator shares: reading NumPy arrays, torch tensors and DataFrames, and errors that name the mistake.
+"""Input validation of all estimators: NumPy arrays, torch tensors and DataFrames, with errors that name the mistake.
 
 An estimator is a final class on scikit-learn's `BaseEstimator` and mixins.  It checks its input only through here:
 
@@ -18,9 +18,10 @@ its `check_estimator` expect: ValueError, TypeError or NotFittedError.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from types import SimpleNamespace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,14 +30,18 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
-from ..core.errors import BadInput, nearest
+from ..core.errors import BadInput
+from ..core.options import Range, constrained_arguments
+from ..core.reading import plain
 
+Positive = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(0)]
 REACH = 1e70
-"""numbers up to this, and down to one over it, can be squared and weighed in float64 with room to spare"""
+"""numbers between 1 / REACH and REACH can be squared and weighted safely in float64"""
 
 
 class BadKind(BadInput, TypeError):
-    """Something of the wrong type, as Sonde and as scikit-learn say it."""
+    """A value of the wrong type: both BadInput and TypeError, which scikit-learn expects."""
 
 
 class ConstantTarget(UserWarning):
@@ -50,7 +55,7 @@ class NotFitted(BadInput, NotFittedError):
 def features(estimator: BaseEstimator, X: Any, *, fit: bool = False, finite: bool = True) -> np.ndarray:
     """Rows of finite float64 features, row after row in memory.
 
-    `fit=True` learns number and names of the columns; otherwise they must be the same.  `finite=False` leaves the look for
+    `fit=True` stores number and names of the columns; otherwise they must be the same.  `finite=False` leaves the check for
     NaN and infinity to the caller.
     """
     if not fit:
@@ -113,40 +118,35 @@ def column_sizes(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def finite(estimator: BaseEstimator, *names: str) -> None:
-    """Refuse a fit whose result left the range of float64."""
+    """Refuse a fit whose result is out of the range of float64."""
     for name in names:
         if not np.isfinite(getattr(estimator, name)).all():
             raise BadInput(
-                f"{name} of {type(estimator).__name__} is beyond the reach of float64", fix="scale features, targets and weights"
+                f"{name} of {type(estimator).__name__} is out of the range of float64", fix="scale features, targets and weights"
             )
 
 
 def to_numpy(value: Any) -> Any:
-    """A tensor as a NumPy array, wherever it lives and whether it asks for gradients or not; anything else as it is."""
+    """A tensor as a NumPy array, from any device and with or without gradients; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def choice(name: str, value: Any, known: Iterable[Any]) -> Any:
-    """`value` if it is one of the words an option knows."""
-    if value not in (known := tuple(known)):
-        raise BadInput(f"{name}={value!r} is not known", fix=nearest(value, map(str, known)))
-    return value
+def checked_arguments(estimator: BaseEstimator) -> Any:
+    """The arguments of an estimator that have a `Range` or a `Literal` in their annotation, checked and in their own types.
 
-
-def number(name: str, value: Any, low: float, *, open_: bool = False) -> float:
-    """`value` if it is a finite number not below `low` (above it where `open_`)."""
-    real = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not real or not np.isfinite(value) or value < low or (open_ and value == low):
-        raise BadInput(f"{name}={value!r} is not valid", fix=f"give a finite number {'above' if open_ else 'not below'} {low:g}")
-    return float(value)
+    scikit-learn checks in `fit`, not in the constructor: a search sets arguments without calling it, often to NumPy's numbers.
+    """
+    kind: Any = type(estimator)
+    options = constrained_arguments(kind, kind.__name__)
+    return SimpleNamespace(**{name: option.check(plain(getattr(estimator, name))) for name, option in options.items()})
 
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """scikit-learn's complaints as ours: one line in `what`; `str()` keeps its words, line breaks and all, for its own checks."""
+    """scikit-learn's errors as ours: one line in `what`; `str()` keeps the original text for scikit-learn's own checks."""
     try:
         yield
     except BadInput:

@@ -36,7 +36,7 @@ from ._base import column_sizes
 from ._moments import EPS, ROWS, MomentTable
 
 SAMPLE = 16_384
-"""rows that are enough to know the shape of the cloud; it only sets the coordinates"""
+"""rows that are enough to estimate the covariance; it only sets the coordinates"""
 WIDE = 1024
 """from this many features on, coordinates are scaled but not rotated"""
 LARGE = 2_000_000
@@ -44,9 +44,9 @@ LARGE = 2_000_000
 ROUGH = 3e-4
 """gradient down to which float32 can be trusted: rounding of the mean loss lies far below its square"""
 FAR = 100.0
-"""rows further out than so many times the usual deviation count less when coordinates are chosen"""
+"""rows further out than this many typical deviations have less weight in the choice of coordinates"""
 LEAN = 1e-8
-"""least curvature of a coordinate beside the others that is stretched to 1; what is leaner is stretched no further"""
+"""smallest relative curvature of a coordinate that is scaled to 1; flatter coordinates are scaled no further"""
 NEWTON = 1e9
 """products of numbers that a step of Newton may cost; few such steps do what many cheap ones do not"""
 FINISH = 1e11
@@ -58,7 +58,7 @@ PATIENCE = 200
 LEVEL = 1e-10
 """two values of f nearer than this may differ by rounding alone"""
 SHORTEST = 1e-30
-"""part of a step of Newton that is too small to try: with a row of 1e12 a step may point 1e24 times too far"""
+"""smallest fraction of a Newton step that is tried: with a row of 1e12 a step may be 1e24 times too long"""
 
 
 @final
@@ -79,15 +79,15 @@ class Problem:
     """f and its derivatives at theta = (V, c), flattened (M, D + 1)."""
 
     def __init__(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None, alpha: float, bias: bool) -> None:
-        near = _outlier_weights(X, column_sizes("X", X), bias)
+        weights = _outlier_weights(X, column_sizes("X", X), bias)
         self.X = torch.from_numpy(X if X.flags.writeable else X.copy())
         self.s = torch.ones(len(X), dtype=torch.float64) if s is None else torch.tensor(s)
         self.n = float(self.s.sum())
         self.outputs, self.alpha, self.bias = outputs, alpha / self.n, bias
         labels = torch.from_numpy(codes.astype(np.int64))
-        self.far = torch.from_numpy(np.flatnonzero(near < 1))
+        self.far = torch.from_numpy(np.flatnonzero(weights < 1))
         self.far_X, self.far_s, self.far_labels = self.X[self.far], self.s[self.far], labels[self.far]
-        self.m, self.T = self._coordinates(near)
+        self.m, self.T = self._coordinates(weights)
         if len(self.far) and X.shape[1] < WIDE:
             self._turn()
         self.near_s = self.s.index_fill(0, self.far, 0.0)
@@ -96,11 +96,11 @@ class Problem:
         t.scatter_(0, labels[None], self.near_s[None] / self.n)
         self.seen, self.count = t[-outputs:] @ self.X, t[-outputs:].sum(1)
 
-    def _coordinates(self, near: np.ndarray) -> tuple[Tensor, Tensor]:
+    def _coordinates(self, weights: np.ndarray) -> tuple[Tensor, Tensor]:
         """Middle of the cloud and T with T^T C T = I, where C is the curvature if every class were as likely as any other."""
         rows = _sample_rows(len(self.X), SAMPLE)
         X, s = self.X.numpy()[rows], self.s.numpy()[rows]
-        table = MomentTable(X, None, near[rows] * (s if s.any() else 1.0), center=self.bias)
+        table = MomentTable(X, None, weights[rows] * (s if s.any() else 1.0), center=self.bias)
         curvature = 0.25 if self.outputs == 1 else 1 / self.outputs
         D, mean = self.X.shape[1], torch.from_numpy(table.mean)
         wide = D >= WIDE
@@ -114,7 +114,7 @@ class Problem:
         root, failed = lapack.dpotrf(unit, lower=1)
         if not failed and lapack.dpocon(root, 1.0, uplo="L")[0] > LEAN:
             return mean, torch.from_numpy(np.linalg.inv(root).T / scale[:, None] * ~still)
-        # Columns that follow from others: squares cannot tell how closely, so the rows themselves are decomposed.
+        # Linearly dependent columns: the scatter matrix has lost too many digits, so the rows are decomposed.
         Z = np.vstack([table.design * np.sqrt(curvature / table.n), np.sqrt(self.alpha) * np.eye(D)]) / scale
         _, values, Ut = np.linalg.svd(np.linalg.qr(Z, mode="r"))
         real = values > EPS * len(Z) * values[0] if len(rows) == len(self.X) else values >= 0
@@ -169,7 +169,7 @@ class Problem:
         return total / self.n + self.alpha / 2 * float(W.square().sum()), torch.cat([dV, db[:, None] * self.bias], 1).flatten().numpy()
 
     def hessian(self, theta: np.ndarray) -> np.ndarray:
-        """(P, P).  It has no curvature along a common shift of all classes, nor along a bias that is not there."""
+        """(P, P).  It has no curvature along a common shift of all classes, and none along a bias that is not fitted."""
         W, b = self.affine(theta)
         M, D = W.shape
         H = torch.zeros(M, M, D + 1, D + 1, dtype=torch.float64)
@@ -210,29 +210,29 @@ class Problem:
             yield X, s[start : start + ROWS], torch.addmm(b[:, None].to(X), W.to(X), X.T)
 
 
-def _sample_rows(rows: int, wanted: int) -> np.ndarray:
-    """Numbers of so many rows, drawn at random but the same each time, in order; all of them where there are fewer."""
-    if rows <= wanted:
+def _sample_rows(rows: int, count: int) -> np.ndarray:
+    """Sorted indices of `count` random rows, the same each time; of all rows where there are fewer."""
+    if rows <= count:
         return np.arange(rows)
-    return np.sort(np.random.default_rng(0).choice(rows, wanted, replace=False))
+    return np.sort(np.random.default_rng(0).choice(rows, count, replace=False))
 
 
 def _outlier_weights(X: np.ndarray, peak: np.ndarray, center: bool) -> np.ndarray:
     """A weight for each row: 1, and less for one so far out that it would hide how all others lie.  `peak` is the largest |x| by column."""
     some = X[:: max(1, len(X) // 512)]  # enough for a median
     middle = np.median(some, 0) if center else np.zeros(X.shape[1])
-    usual = np.median(np.abs(some - middle), 0)
-    usual = np.where(usual > 0, usual, np.maximum(peak + np.abs(middle), 1.0))
-    near = np.ones(len(X))
-    if (peak + np.abs(middle) > FAR * usual).any():
+    typical = np.median(np.abs(some - middle), 0)
+    typical = np.where(typical > 0, typical, np.maximum(peak + np.abs(middle), 1.0))
+    weights = np.ones(len(X))
+    if (peak + np.abs(middle) > FAR * typical).any():
         for start in range(0, len(X), ROWS):
-            away = (np.abs(X[start : start + ROWS] - middle) / usual).max(1)
-            near[start : start + ROWS] = np.square(FAR / np.maximum(away, FAR))
-    return near
+            away = (np.abs(X[start : start + ROWS] - middle) / typical).max(1)
+            weights[start : start + ROWS] = np.square(FAR / np.maximum(away, FAR))
+    return weights
 
 
 def log_partition(z: Tensor) -> tuple[Tensor, Tensor]:
-    """A (rows,) and A' (M, rows) at z (M, rows); z is used up."""
+    """A (rows,) and A' (M, rows) at z (M, rows); z is overwritten."""
     if len(z) == 1:  # torch's own threshold of 20 would make a jump of 2e-9 in f
         return torch.nn.functional.softplus(z[0], threshold=40), torch.sigmoid(z)
     top = z.amax(0)
@@ -242,7 +242,7 @@ def log_partition(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def margin_terms(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """A - t.z (rows,) and A' - t (M, rows) at z (M, rows), to full precision however large z is; z is used up."""
+    """A - t.z (rows,) and A' - t (M, rows) at z (M, rows), to full precision however large z is; z is overwritten."""
     if len(z) == 1:
         sign = 2.0 * labels - 1.0
         return -torch.nn.functional.logsigmoid(sign * z[0]), -sign * torch.sigmoid(-sign * z)
@@ -255,7 +255,7 @@ def margin_terms(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def minimize(problem: Problem, solver: str, tol: float, steps: int) -> Fit:
-    """The fit at the minimum, or after so many steps.  'auto' takes Newton where the Hessian is small."""
+    """The fit at the minimum, or after `steps` steps.  'auto' takes Newton where the Hessian is small."""
     if solver == "auto":
         solver = "newton" if problem.newton_cost <= NEWTON else "lbfgs"
     method = _newton if solver == "newton" else _lbfgs
@@ -274,7 +274,7 @@ def _newton(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tupl
         solve = _inverse(problem.hessian(theta), problem.outputs)
         move = -solve(gradient)
         slope, size = float(gradient @ move), 1.0
-        # -slope / 2 is how far f lies above its minimum, in any coordinates; a small gradient alone may mean a long flat way.
+        # -slope / 2 is how far f lies above its minimum, in any coordinates; a small gradient alone may mean a long flat valley.
         # This takes the curvature to stay as it is, and it does not where a row moves along its bend.
         steady, largest = problem.reach(move) < 0.1, float(np.abs(gradient).max())
         before, length = length, float(np.sqrt(max(-slope, 0.0)))
@@ -282,7 +282,7 @@ def _newton(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tupl
         flat = steady and -slope <= EPS * (1 + abs(value)) and length > before / 2  # f and its gradient are rounding
         while size > SHORTEST:
             there, bent = problem.value(theta + size * move)
-            # Near the minimum rounding hides whether f falls, and the slope along the step tells.
+            # Near the minimum rounding hides whether f falls, and the slope along the step decides.
             level = there <= value + LEVEL * (1 + abs(value)) and abs(float(bent @ move)) <= -slope / 2
             if level or there <= value + 1e-4 * size * slope:
                 theta, value, gradient = theta + size * move, there, bent
@@ -294,7 +294,7 @@ def _newton(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tupl
 
 
 def _inverse(H: np.ndarray, outputs: int) -> Callable[[np.ndarray], np.ndarray]:
-    """v -> H^-1 v, without a step along what the classes cannot feel.  H is used up."""
+    """v -> H^-1 v, without a step along a common shift of all classes.  H is overwritten."""
     if outputs > 1:  # a common shift of all classes, of which no gradient has any part: it may have any curvature
         each = np.arange(len(H) // outputs)
         H.reshape(outputs, len(each), outputs, len(each))[:, each, :, each] += H.diagonal().reshape(outputs, -1).mean(0)[:, None, None]
@@ -310,10 +310,10 @@ def _inverse(H: np.ndarray, outputs: int) -> Callable[[np.ndarray], np.ndarray]:
 
 def _lbfgs(problem: Problem, theta: np.ndarray, tol: float, steps: int) -> tuple[np.ndarray, int, float]:
     """L-BFGS until the gradient is small or f is flat to rounding; what is missing then is left to Newton if that is affordable."""
-    taken, most = 0, PATIENCE if len(problem.far) and problem.newton_cost <= FINISH else steps
+    taken, max_steps = 0, PATIENCE if len(problem.far) and problem.newton_cost <= FINISH else steps
     if problem.X.numel() >= LARGE and steps > 1:
-        theta, taken, _ = _descend(problem.rough(), theta, max(tol, ROUGH), min(steps - 1, most))
-    theta, more, gradient = _descend(problem, theta, tol, min(steps - taken, most))
+        theta, taken, _ = _descend(problem.rough(), theta, max(tol, ROUGH), min(steps - 1, max_steps))
+    theta, more, gradient = _descend(problem, theta, tol, min(steps - taken, max_steps))
     taken += more
     if gradient > tol and taken < steps and problem.newton_cost <= (FINISH if gradient > FLAT else NEWTON):
         theta, more, gradient = _newton(problem, theta, tol, steps - taken)

@@ -1,4 +1,4 @@
-"""A table of rows, its means and its second moments: what least squares, MAP regression and PCA need of the data.
+"""A table of rows, its means and its second moments: the statistics for least squares, MAP regression and PCA.
 
     n = sum_i s_i                                    mean = sum_i s_i x_i / n
     scatter = sum_i s_i (x_i - mean)(x_i - mean)^T   cross = sum_i s_i (x_i - mean)(y_i - ybar)^T
@@ -24,7 +24,7 @@ LOST = 1e3
 
 @final
 class MomentTable:
-    """Rows X (N, D) with targets Y (N, K) and weights s; what is asked for is worked out once.  Without `center` means are 0."""
+    """Rows X (N, D) with targets Y (N, K) and weights s; results are computed once.  Without `center` means are 0."""
 
     def __init__(self, X: np.ndarray, Y: np.ndarray | None = None, s: np.ndarray | None = None, center: bool = True) -> None:
         self.X, self.s, self.center = X, s, center
@@ -87,7 +87,7 @@ class MomentTable:
     def _mean(self, values: np.ndarray) -> np.ndarray:
         if not self.center:
             return np.zeros(values.shape[1])
-        with np.errstate(over="ignore", invalid="ignore"):  # whoever asks looks at the result
+        with np.errstate(over="ignore", invalid="ignore"):  # callers check the result
             return values.mean(0) if self.s is None else self.s @ values / self.n
 
     def _root(self, values: np.ndarray, rows: slice = slice(None)) -> np.ndarray:

@@ -11,18 +11,18 @@ TOP = 0xFFFFFFFF
 
 
 def noise(counts: np.ndarray, negatives: int, power: float = 0.75) -> Noise:
-    """Wrong answers drawn in proportion to count^power, by the alias method: one column, one comparison."""
+    """Negative samples in proportion to count^power, drawn by the alias method: one column, one comparison."""
     level = counts.astype(np.float64) ** power
     level *= len(counts) / level.sum()
-    share, alias = np.ones(len(counts)), np.arange(len(counts), dtype=np.int32)
+    probability, alias = np.ones(len(counts)), np.arange(len(counts), dtype=np.int32)
     poor, rich = [list(np.flatnonzero(side)[::-1]) for side in (level < 1, level >= 1)]
     while poor and rich:
         small, large = poor.pop(), rich[-1]
-        share[small], alias[small] = level[small], large
+        probability[small], alias[small] = level[small], large
         level[large] -= 1 - level[small]
         if level[large] < 1:
             poor.append(rich.pop())
-    return Noise(np.minimum(share * (TOP + 1), TOP).astype(np.uint32), alias, negatives)
+    return Noise(np.minimum(probability * (TOP + 1), TOP).astype(np.uint32), alias, negatives)
 
 
 def tree(counts: np.ndarray) -> Tree:
@@ -52,11 +52,11 @@ def tree(counts: np.ndarray) -> Tree:
 
 
 def keep(counts: np.ndarray, sample: float) -> np.ndarray:
-    """For each word the 32 random bits up to which an occurrence stays: (sqrt(f / sample) + 1) sample / f for frequency f.
+    """Subsampling of frequent words: the probability to keep a word of frequency f, (sqrt(f / sample) + 1) sample / f, times 2^32.
 
-    A sample of 0 keeps all.
+    A sample of 0 keeps all words.
     """
     if not sample:
         return np.full(len(counts), TOP, np.uint32)
-    share = counts / (sample * counts.sum())
-    return (np.minimum((np.sqrt(share) + 1) / share, 1) * TOP).astype(np.uint32)
+    ratio = counts / (sample * counts.sum())
+    return (np.minimum((np.sqrt(ratio) + 1) / ratio, 1) * TOP).astype(np.uint32)

@@ -16,10 +16,10 @@ LONGEST = 1 << 16
 
 
 def save(path: Path, words: Sequence[str], vectors: np.ndarray, binary: bool) -> None:
-    """Written aside and renamed: a file of this name is whole, the old one or the new."""
+    """Replace the file atomically."""
     for word in words:
         if not word or word != "".join(word.split()):
-            raise BadInput(f"the word {word!r} cannot stand in such a file", fix="leave out words that are empty or hold spaces")
+            raise BadInput(f"the word {word!r} cannot be saved in this format", fix="leave out words that are empty or hold spaces")
     try:
         replace_file(path, b"".join(_chunks(words, vectors.astype("<f4"), binary)))
     except OSError as error:
@@ -112,4 +112,4 @@ def _finite(path: Path, words: list[str], vectors: np.ndarray) -> np.ndarray:
 
 
 def _damage_error(path: Path, why: str) -> BadInput:
-    return BadInput(f"'{path.name}' is not a complete word-vector file: {why}", fix="load the file again from where it came")
+    return BadInput(f"'{path.name}' is not a complete word-vector file: {why}", fix="download the file again")

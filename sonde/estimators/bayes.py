@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ._base import column_sizes, features, finite, number, weights, with_targets
+from ._base import Positive, checked_arguments, column_sizes, features, finite, weights, with_targets
 from ._moments import EPS, MomentTable
 from .least_squares import Solution, solve
 
@@ -30,7 +30,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
         fit_intercept: learn a bias, about which nothing is known beforehand
     """
 
-    def __init__(self, tau: float = 1.0, sigma: float = 1.0, fit_intercept: bool = True) -> None:
+    def __init__(self, tau: Positive = 1.0, sigma: Positive = 1.0, fit_intercept: bool = True) -> None:
         self.tau = tau
         self.sigma = sigma
         self.fit_intercept = fit_intercept
@@ -38,10 +38,11 @@ class MAPRegression(RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MAPRegression:
         """X (N, D), y (N,), and a weight for each row if some targets are measured better than others."""
         X, y = with_targets(self, X, y)
+        arguments = checked_arguments(self)
         for name in ("sigma", "tau"):
-            column_sizes(name, np.array([[number(name, getattr(self, name), 0.0, open_=True)]]))
-        noise = float(self.sigma) ** 2
-        self.lambda_ = noise / float(self.tau) ** 2
+            column_sizes(name, np.array([[getattr(arguments, name)]]))
+        noise = arguments.sigma**2
+        self.lambda_ = noise / arguments.tau**2
         table = MomentTable(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)
         solution = solve(table, self.lambda_)
         self.coef_ = solution.weights[:, 0]

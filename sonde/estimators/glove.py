@@ -1,8 +1,8 @@
-"""GloVe: vectors whose products are the logarithms of co-occurrence counts (Pennington, Socher, Manning, 2014).
+"""GloVe: word vectors with dot products that approximate the logarithms of co-occurrence counts (Pennington, Socher, Manning, 2014).
 
     minimize  sum over i, j of  f(x_ij) (w_i . u_j + b_i + c_j - log x_ij)^2         f(x) = min(1, (x / most)^power)
 
-x_ij sums 1 / distance over all places where words i and j stand in one window.  It is weighted least squares, by AdaGrad
+x_ij sums 1 / distance over all positions where words i and j are in one window.  It is weighted least squares, by AdaGrad
 over the cells in random order; the vector of a word is w + u.  Counts are gathered in sorted runs on disk and merged by
 ranges of pairs, so that memory is bounded whatever the text.
 """
@@ -18,11 +18,11 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count
 from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Counts, Side, Weighting, count, glove, rows
-from ._base import number
-from .word2vec import check_positive_int
+from ._base import NonNegative, Positive, checked_arguments
 from .word_vectors import WordVectors, documents
 from .words_corpus import Corpus, Split, disk_errors, words
 
@@ -52,13 +52,13 @@ def cooccurrence(tokens: np.ndarray, V: int, window: int, memory: int = 512) -> 
 def _merge_runs(pair_runs: list[np.ndarray], weight_runs: list[np.ndarray], V: int, most: int) -> Iterator[np.ndarray]:
     """Runs of rising pairs as one, the weights of equal pairs added; about `most` entries at a time."""
     total = sum(map(len, pair_runs))
-    spread = np.sort(np.concatenate([run[:: max(total // 4096, 1)] for run in pair_runs]))
+    samples = np.sort(np.concatenate([run[:: max(total // 4096, 1)] for run in pair_runs]))
     parts = -(-total // most)
-    edges = [0, *spread[[len(spread) * k // parts for k in range(1, parts)]].tolist(), V * V]
+    edges = [0, *samples[[len(samples) * k // parts for k in range(1, parts)]].tolist(), V * V]
     for low, high in zip(edges, edges[1:], strict=False):
-        spans = [slice(*np.searchsorted(run, (low, high))) for run in pair_runs]
-        pairs = np.concatenate([run[span] for run, span in zip(pair_runs, spans, strict=True)])
-        weights = np.concatenate([run[span] for run, span in zip(weight_runs, spans, strict=True)])
+        slices = [slice(*np.searchsorted(run, (low, high))) for run in pair_runs]
+        pairs = np.concatenate([run[span] for run, span in zip(pair_runs, slices, strict=True)])
+        weights = np.concatenate([run[span] for run, span in zip(weight_runs, slices, strict=True)])
         if not len(pairs):
             continue
         order = np.argsort(pairs, kind="stable")
@@ -77,30 +77,30 @@ class GloVe(BaseEstimator):
 
     Args:
         width: numbers in a vector
-        window: how far a neighbor may be
-        most: counts from here on have full weight
-        power: how the weight of smaller counts falls
+        window: maximal distance of a neighbor
+        most: counts from here on have full weight (x_max)
+        power: exponent of the weight of smaller counts (alpha)
         min_count: words that occur less often are left out
         epochs: passes over the cells
-        lr: AdaGrad's rate
+        lr: learning rate of AdaGrad
         threads: with 1 the same seed gives the same bits; more share the vectors without locks
         memory: megabytes that counts may take, in the table that gathers them and in one part of the shuffled cells
-        split: string -> words; by default runs of letters in small letters
+        split: string -> words; by default runs of letters in lower case
         random_state: seed of the start and of the order
         quiet: show no progress
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
         self,
-        width: int = 100,
-        window: int = 10,
-        most: float = 100.0,
-        power: float = 0.75,
-        min_count: int = 5,
-        epochs: int = 25,
-        lr: float = 0.05,
-        threads: int = 1,
-        memory: int = 512,
+        width: Count = 100,
+        window: Count = 10,
+        most: Positive = 100.0,
+        power: NonNegative = 0.75,
+        min_count: Count = 5,
+        epochs: Count = 25,
+        lr: Positive = 0.05,
+        threads: Count = 1,
+        memory: Count = 512,
         split: Split | None = None,
         random_state: int = 0,
         quiet: bool = False,
@@ -120,25 +120,24 @@ class GloVe(BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> GloVe:
         """X: path of a text (a line is a sentence), sentences (strings, rows of words or ids), or one array of ids; y is not looked at."""
-        for name in ("width", "window", "min_count", "epochs", "threads", "memory"):
-            check_positive_int(name, getattr(self, name))
-        weighting = Weighting(number("most", self.most, 0, open_=True), number("power", self.power, 0))
-        lr = number("lr", self.lr, 0, open_=True)
-        corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
+        arguments = checked_arguments(self)
+        width, epochs = arguments.width, arguments.epochs
+        corpus = Corpus.read(X, arguments.min_count, self.split or words, self.quiet)
         V = len(corpus.words)
-        draw = np.random.default_rng(key(self.random_state, "glove"))
+        rng = np.random.default_rng(key(self.random_state, "glove"))
         with disk_errors(), ExitStack() as stack:
-            cells = _Shuffled(self.memory * MEGABYTE // (4 * ENTRY.itemsize), stack)
-            cells.fill(cooccurrence(corpus.tokens, V, self.window, self.memory), draw)
+            cells = _Shuffled(arguments.memory * MEGABYTE // (4 * ENTRY.itemsize), stack)
+            cells.fill(cooccurrence(corpus.tokens, V, arguments.window, arguments.memory), rng)
             if not cells.entries:
-                raise BadInput("no two words of the text stand in one sentence", fix="give longer sentences")
-            left, right = (_side(V, self.width, draw) for _ in range(2))
+                raise BadInput("no sentence of the text has two words", fix="give longer sentences")
+            weighting = Weighting(arguments.most, arguments.power)
+            left, right = (_side(V, width, rng) for _ in range(2))
             self.losses_, self.n_cells_ = [], 0
-            with Progress(f"GloVe, {V:,} words", self.epochs * cells.entries, unit="pair", quiet=self.quiet) as progress:
-                for epoch in range(self.epochs):
+            with Progress(f"GloVe, {V:,} words", epochs * cells.entries, unit="pair", quiet=self.quiet) as progress:
+                for epoch in range(epochs):
                     loss, done, seen = 0.0, 0, 0
-                    for part in cells.epoch(draw):
-                        loss += glove(part, left, right, weighting, lr, self.threads)
+                    for part in cells.epoch(rng):
+                        loss += glove(part, left, right, weighting, arguments.lr, arguments.threads)
                         done, seen = done + part.cells(), seen + len(part)
                         if not np.isfinite(loss):
                             raise NumericalStop("the loss is not finite", where=f"epoch {epoch + 1}", fix="lower lr")
@@ -146,7 +145,7 @@ class GloVe(BaseEstimator):
                         progress.note({"loss": loss / done})
                     self.losses_.append(loss / done)
                     self.n_cells_ = done
-        self.vectors_ = WordVectors(corpus.words, (left.vectors + right.vectors)[:, : self.width], corpus.counts)
+        self.vectors_ = WordVectors(corpus.words, (left.vectors + right.vectors)[:, :width], corpus.counts)
         self.n_seen_ = corpus.seen
         return self
 
@@ -155,21 +154,21 @@ class GloVe(BaseEstimator):
         return documents(self, X)
 
 
-def _side(V: int, width: int, draw: np.random.Generator) -> Side:
+def _side(V: int, width: int, rng: np.random.Generator) -> Side:
     vectors = rows(V, width)
-    vectors[:, :width] = draw.uniform(-0.5, 0.5, (V, width)) / width
-    return Side(vectors, (draw.uniform(-0.5, 0.5, V) / width).astype(np.float32))
+    vectors[:, :width] = rng.uniform(-0.5, 0.5, (V, width)) / width
+    return Side(vectors, (rng.uniform(-0.5, 0.5, V) / width).astype(np.float32))
 
 
 @final
 class _Shuffled:
-    """Entries in random order on disk: dealt out to files of about `most`, each shuffled again whenever it is read."""
+    """Entries in random order on disk: split at random into files of about `most` entries, each shuffled whenever it is read."""
 
     def __init__(self, most: int, stack: ExitStack) -> None:
         self.most, self.stack, self.entries = most, stack, 0
         self.files: list[IO[bytes]] = []
 
-    def fill(self, parts: Iterable[np.ndarray], draw: np.random.Generator) -> None:
+    def fill(self, parts: Iterable[np.ndarray], rng: np.random.Generator) -> None:
         with tempfile.TemporaryFile() as plain:
             for part in parts:
                 plain.write(part.tobytes())
@@ -179,17 +178,17 @@ class _Shuffled:
             plain.seek(0)
             while data := plain.read(self.most * ENTRY.itemsize):
                 entries = np.frombuffer(data, ENTRY)
-                dealt = draw.integers(len(self.files), size=len(entries))
-                for place, file in enumerate(self.files):
-                    file.write(entries[dealt == place].tobytes())
+                file_index = rng.integers(len(self.files), size=len(entries))
+                for index, file in enumerate(self.files):
+                    file.write(entries[file_index == index].tobytes())
 
-    def epoch(self, draw: np.random.Generator, block: int = 1 << 20) -> Iterator[Counts]:
-        """All entries once, in an order of its own each time."""
-        for place in draw.permutation(len(self.files)):
-            file = self.files[place]
+    def epoch(self, rng: np.random.Generator, block: int = 1 << 20) -> Iterator[Counts]:
+        """All entries once, in a new random order."""
+        for index in rng.permutation(len(self.files)):
+            file = self.files[index]
             file.seek(0)
             entries = np.frombuffer(file.read(), ENTRY)
-            order = draw.permutation(len(entries))
+            order = rng.permutation(len(entries))
             for begin in range(0, len(entries), block):
                 part = entries[order[begin : begin + block]]
                 yield Counts(*(np.ascontiguousarray(part[name]) for name in ("row", "column", "count")))

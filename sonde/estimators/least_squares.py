@@ -23,11 +23,11 @@ from scipy.linalg import lapack, qr, solve_triangular, svd
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
-from ._base import choice, features, finite, number, weights, with_targets
+from ._base import NonNegative, checked_arguments, features, finite, weights, with_targets
 from ._moments import EPS, MomentTable
 
 SAFE = 1e-8
-"""reciprocal condition of X^T X below which Cholesky gives way: half the digits of a float64 are left"""
+"""reciprocal condition of X^T X below which the next factorization is tried: half the digits of a float64 remain"""
 LeastSquaresSolver = Literal["auto", "cholesky", "qr", "svd"]
 
 
@@ -74,7 +74,7 @@ class _Affine(BaseEstimator):
         if folded:
             X = np.column_stack([X, np.ones(len(X))])
         table = MomentTable(X, y.reshape(len(y), -1), s, center=self.fit_intercept and not folded)
-        self._solution = solve(table, alpha, choice("solver", self.solver, ("auto", *FACTORIZATIONS)))
+        self._solution = solve(table, alpha, self.solver)
         self.solver_, self.rank_ = self._solution.solver, self._solution.rank
         self.singular_ = self.rank_ < X.shape[1]
         W = self._solution.weights.T
@@ -102,7 +102,7 @@ class LeastSquares(MultiOutputMixin, RegressorMixin, _Affine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LeastSquares:
         """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
-        choice("singular", self.singular, ("warn", "refuse"))
+        checked_arguments(self)
         self._fit(X, y, sample_weight, 0.0)
         if self.singular_:
             what = f"X is singular: {self.n_features_in_} columns of rank {self.rank_}" + (" after centering" if self.fit_intercept else "")
@@ -124,7 +124,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
     """
 
     def __init__(
-        self, alpha: float = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: LeastSquaresSolver = "auto"
+        self, alpha: NonNegative = 1.0, fit_intercept: bool = True, penalize_bias: bool = False, solver: LeastSquaresSolver = "auto"
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -133,7 +133,7 @@ class Ridge(MultiOutputMixin, RegressorMixin, _Affine):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Ridge:
         """X (N, D), y (N,) or (N, K), and a weight for each row if rows count differently."""
-        self._fit(X, y, sample_weight, number("alpha", self.alpha, 0.0), penalize_bias=self.penalize_bias)
+        self._fit(X, y, sample_weight, checked_arguments(self).alpha, penalize_bias=self.penalize_bias)
         return self
 
 
@@ -142,17 +142,19 @@ def solve(table: MomentTable, alpha: float, solver: str = "auto") -> Solution:
     if solver != "auto":
         solution = FACTORIZATIONS[solver](table, alpha, EPS * max(table.X.shape))
         if solution is None:
-            raise BadInput(f"X is singular, and solver='{solver}' cannot tell by how much", fix="use solver='svd', or Ridge with alpha > 0")
+            raise BadInput(
+                f"X is singular, and solver='{solver}' cannot determine its rank", fix="use solver='svd', or Ridge with alpha > 0"
+            )
         return solution
     for factorize in FACTORIZATIONS.values():
         solution = factorize(table, alpha, SAFE)
         if solution is not None:
             return solution
-    raise AssertionError("the last of them takes every matrix")
+    raise AssertionError("the SVD works for every matrix")
 
 
-def _cholesky(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """None where the reciprocal condition, with all columns scaled to length 1, is below `least`."""
+def _cholesky(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """None where the reciprocal condition, with all columns scaled to length 1, is below `min_rcond`."""
     (N, D), wide = table.X.shape, table.X.shape[0] < table.X.shape[1]
     if wide and alpha == 0:
         return None
@@ -162,34 +164,34 @@ def _cholesky(table: MomentTable, alpha: float, least: float) -> Solution | None
     if not (scale > 0).all():
         return None
     factor, failed = lapack.dpotrf(system / np.outer(scale, scale), lower=1)
-    if failed or lapack.dpocon(factor, 1.0, uplo="L")[0] < least:
+    if failed or lapack.dpocon(factor, 1.0, uplo="L")[0] < min_rcond:
         return None
     right = table.targets if wide else table.cross
     solved = lapack.dpotrs(factor, right / scale[:, None], lower=1)[0] / scale[:, None]
     return Solution(table.design.T @ solved if wide else solved, "cholesky", D, scale[:, None] * factor)
 
 
-def _qr(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """None where columns are dependent to rounding.  Where only a penalty parts them, rounding grows with the condition squared."""
+def _qr(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """None where columns are linearly dependent up to rounding.  With a penalty, rounding errors grow with the condition squared."""
     N, D = table.X.shape
     if N < D and alpha == 0:
         return None
     below = np.sqrt(alpha) * np.eye(D if alpha else 0, D)
     Q, R = qr(np.vstack([table.design, below]), mode="economic")
     scale = np.linalg.norm(R, axis=0)
-    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < (np.sqrt(least) if alpha else EPS * max(N, D)):
+    if not (scale > 0).all() or lapack.dtrcon(R / scale)[0] < (np.sqrt(min_rcond) if alpha else EPS * max(N, D)):
         return None
     return Solution(solve_triangular(R, Q[:N].T @ table.targets), "qr", D, R)
 
 
-def _svd(table: MomentTable, alpha: float, least: float) -> Solution | None:
-    """Takes every matrix: directions without any spread get no weight."""
+def _svd(table: MomentTable, alpha: float, min_rcond: float) -> Solution | None:
+    """Works for every matrix: directions with a singular value of 0 get no weight."""
     N, D = table.X.shape
     U, values, Vt = svd(table.design, full_matrices=False)
-    kept = values > EPS * max(N, D) * values.max(initial=0.0)
-    share = np.divide(values, values**2 + alpha, out=np.zeros_like(values), where=kept)
-    rank = D if alpha else int(kept.sum())
-    return Solution(Vt.T @ (share[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
+    nonzero = values > EPS * max(N, D) * values.max(initial=0.0)
+    factors = np.divide(values, values**2 + alpha, out=np.zeros_like(values), where=nonzero)
+    rank = D if alpha else int(nonzero.sum())
+    return Solution(Vt.T @ (factors[:, None] * (U.T @ table.targets)), "svd", rank, np.diag(np.sqrt(values**2 + alpha)))
 
 
 FACTORIZATIONS = {"cholesky": _cholesky, "qr": _qr, "svd": _svd}

@@ -6,10 +6,10 @@
     minimized:  sum_i s_i nll_i + alpha/2 norm(W)^2       (scikit-learn's C is 1/alpha; the bias is not penalized)
 
 The problem is convex and has no closed form; `_canonical` solves it by Newton's method or L-BFGS.  Without a penalty,
-classes that a plane can separate have no solution at all: longer weights always fit better.  That is found and said.
+classes that a plane can separate have no solution at all: larger weights always fit better.  This is detected and refused.
 
 Reductions of K classes to two: one-vs-rest trains K models, each for its class against all others, and takes the
-highest score; one-vs-one trains one model for each pair, and the class that wins most duels wins.
+highest score; one-vs-one trains one model for each pair, and the class that wins most pairs is predicted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.metaestimators import available_if
 
 from ..core.errors import BadInput
-from ._base import choice, features, finite, number, weights, with_labels
+from ..core.options import Count
+from ._base import NonNegative, Positive, checked_arguments, features, finite, weights, with_labels
 from ._canonical import FLAT, Fit, Problem, minimize
 
 LogisticSolver = Literal["auto", "newton", "lbfgs"]
@@ -46,18 +47,18 @@ class _Linear(BaseEstimator):
         finite(self, "coef_", "intercept_")
 
     def _solve_one(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None) -> Fit:
-        """One convex problem, and what there is to say about its end."""
-        alpha, tol = number("alpha", self.alpha, 0.0), number("tol", self.tol, 0.0, open_=True)
-        steps = int(number("max_iter", self.max_iter, 1))
+        """Solve one convex problem; warn where it did not converge."""
+        arguments = checked_arguments(self)
+        alpha, tol, steps = arguments.alpha, arguments.tol, arguments.max_iter
         problem = Problem(X, codes, outputs, s, alpha, self.fit_intercept)
-        fit = minimize(problem, choice("solver", self.solver, ("auto", "newton", "lbfgs")), tol, steps)
+        fit = minimize(problem, self.solver, tol, steps)
         if alpha == 0 and (kind := separation(X if s is None else X[s > 0], codes if s is None else codes[s > 0], fit)):
             raise BadInput(f"a plane {kind} the classes, so without a penalty the weights run to infinity", fix="give alpha > 0")
         if fit.steps >= steps and fit.gradient > tol:
             what = f"no minimum after max_iter={steps} steps: the gradient is {fit.gradient:.2g}, tol is {tol:.2g}"
             warnings.warn(f"{what}; allow more steps or a larger tol", ConvergenceWarning, stacklevel=4)
         elif not fit.gradient <= max(tol, FLAT):
-            what = f"no minimum: '{fit.solver}' found no way down after {fit.steps} steps, where the gradient is {fit.gradient:.2g}"
+            what = f"no minimum: '{fit.solver}' could not lower the loss after {fit.steps} steps; the gradient is {fit.gradient:.2g}"
             warnings.warn(f"{what}; scale the features, or look for rows far from all others", ConvergenceWarning, stacklevel=4)
         return fit
 
@@ -75,7 +76,12 @@ class SoftmaxRegression(ClassifierMixin, _Linear):
     """
 
     def __init__(
-        self, alpha: float = 1.0, fit_intercept: bool = True, solver: LogisticSolver = "auto", tol: float = 1e-6, max_iter: int = 1000
+        self,
+        alpha: NonNegative = 1.0,
+        fit_intercept: bool = True,
+        solver: LogisticSolver = "auto",
+        tol: Positive = 1e-6,
+        max_iter: Count = 1000,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -129,12 +135,12 @@ class LogisticRegression(ClassifierMixin, _Linear):
 
     def __init__(
         self,
-        alpha: float = 1.0,
+        alpha: NonNegative = 1.0,
         fit_intercept: bool = True,
         reduction: Literal["one-vs-rest", "one-vs-one"] = "one-vs-rest",
         solver: LogisticSolver = "auto",
-        tol: float = 1e-6,
-        max_iter: int = 1000,
+        tol: Positive = 1e-6,
+        max_iter: Count = 1000,
     ) -> None:
         self.alpha = alpha
         self.fit_intercept = fit_intercept
@@ -147,7 +153,6 @@ class LogisticRegression(ClassifierMixin, _Linear):
         """X (N, D), labels y (N,) of any kind, and a weight for each row if rows count differently."""
         X, codes = with_labels(self, X, y)
         s = weights(sample_weight, X)
-        choice("reduction", self.reduction, ("one-vs-rest", "one-vs-one"))
         K = len(self.classes_)
         if K == 2:
             self._keep([self._solve_one(X, codes, 1, s)])

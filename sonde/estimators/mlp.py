@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons with scikit-learn's words, trained by Sonde's engine.
+"""Multi-layer perceptrons with the interface of scikit-learn, trained by Sonde's engine.
 
-The network works in float32 while it learns and in float64 when it predicts, so that an answer does not depend on the
-rows beside it.  A fit is an ordinary run in a folder that is gone afterwards: same loop, same checks, same bits for a seed.
+The network works in float32 while it learns and in float64 when it predicts, so that a prediction does not depend
+on the other rows.  A fit is an ordinary run in a temporary folder: same loop, same checks, same bits for a seed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..core.batch import Data
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count, Range
 from ..core.recipe import Recipe
 from ..data.split import split
 from ..data.tensors import TensorSource
@@ -30,37 +31,37 @@ from ..engine.saved import open_model
 from ..models.heads import Head, head
 from ..models.mlp import MLP
 from ..optim.build import optimizer
-from ._base import column_sizes, features, number, with_labels, with_targets
+from ._base import NonNegative, Positive, checked_arguments, column_sizes, features, with_labels, with_targets
 
 
 class Network(ABC, BaseEstimator):
-    """What both networks share: their settings, and training.
+    """The base class of both networks: settings and training.
 
     Args:
         hidden: widths of the hidden layers
         activation: function between the layers, any name of `sonde.nn.activations`
         optimizer: any name of `sonde.optim`
         lr: learning rate
-        weight_decay: pull of the weights toward 0, which leaves the biases alone
-        dropout: share of hidden values set to 0 while training
+        weight_decay: of the weights; biases are not decayed
+        dropout: fraction of hidden values set to 0 while training
         batch_size: rows per update
         epochs: passes over the training rows at most
-        patience: epochs without a better validation loss before it stops and goes back to the best; 0 never stops early
-        valid: share of the rows kept for validation where patience is set
+        patience: epochs without a better validation loss before it stops and restores the best weights; 0 never stops early
+        valid: fraction of the rows for validation if patience is set
         random_state: seed of weights, order, dropout and validation rows
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
         self,
-        hidden: Sequence[int] = (100,),
+        hidden: Annotated[Sequence[int], Range(1)] = (100,),
         activation: str = "relu",
         optimizer: str = "adamw",
-        lr: float = 1e-3,
-        weight_decay: float = 0.0,
+        lr: Positive = 1e-3,
+        weight_decay: NonNegative = 0.0,
         dropout: float = 0.0,
-        batch_size: int = 64,
-        epochs: float = 100,
-        patience: int = 0,
+        batch_size: Count = 64,
+        epochs: Positive = 100,
+        patience: Annotated[int, Range(0)] = 0,
         valid: float = 0.1,
         random_state: Any = 0,
     ) -> None:
@@ -78,13 +79,13 @@ class Network(ABC, BaseEstimator):
 
     @abstractmethod
     def predict(self, X: Any) -> np.ndarray:
-        """An answer for each row."""
+        """The prediction for each row."""
 
     def _learn(self, X: np.ndarray, y: Tensor, end: Head) -> None:
         """Train a network for float rows X and targets y; sets model_, n_iter_, loss_curve_ and valid_curve_."""
         x = torch.as_tensor(X, dtype=torch.float32)
         if not bool(x.isfinite().all()):
-            raise BadInput("X has values beyond the reach of float32", fix="scale the features, e.g. with StandardScaler")
+            raise BadInput("X has values out of the range of float32", fix="scale the features, e.g. with StandardScaler")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         try:
             recipe = self._recipe(TensorSource(x, y), end, seed)
@@ -106,34 +107,30 @@ class Network(ABC, BaseEstimator):
         return f"use a smaller lr than {self.lr:g}, or scale the features"
 
     def _warn_skipped(self, skipped: int, steps: int) -> None:
-        """A few steps that were left out are worth a warning; with more than one in ten nothing was learned."""
-        what = f"{type(self).__name__} left out {skipped} of {steps} steps whose loss exploded"
+        """Warn about skipped steps; raise NumericalStop where more than one in ten was skipped."""
+        what = f"{type(self).__name__} skipped {skipped} of {steps} steps whose loss exploded"
         if 10 * skipped > steps:
             raise NumericalStop(what, fix=self._reduce_rate)
         if skipped:
             warnings.warn(f"{what}; {self._reduce_rate}", ConvergenceWarning, stacklevel=4)
 
     def _recipe(self, whole: TensorSource, end: Head, seed: int) -> Recipe:
-        if isinstance(self.hidden, str) or not isinstance(self.hidden, Sequence | np.ndarray):
-            raise BadInput(f"hidden={self.hidden!r} is not a list of widths", fix="write hidden=(100,)")
-        hidden = tuple(_check_int("hidden", width) for width in self.hidden)
-        batch, patience = _check_int("batch_size", self.batch_size), _check_int("patience", self.patience, 0)
-        rate = number("lr", self.lr, 0, open_=True)
+        arguments = checked_arguments(self)
         data = Data(whole)
-        if patience:
+        if arguments.patience:
             labels = None if whole.y.is_floating_point() else whole.y
-            kept, held, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
-            data = Data(whole.subset(kept), valid=whole.subset(held))
+            train_rows, valid_rows, _ = split(len(whole), valid=self.valid, test=0, seed=seed, labels=labels)
+            data = Data(whole.subset(train_rows), valid=whole.subset(valid_rows))
         return Recipe(
-            model=partial(MLP, (whole[:1].x.shape[1], *hidden, end.outputs), self.activation, self.dropout),
+            model=partial(MLP, (whole[:1].x.shape[1], *arguments.hidden, end.outputs), self.activation, self.dropout),
             data=data,
             objective=end.likelihood(),
-            optimizer=optimizer(self.optimizer, lr=rate, weight_decay=number("weight_decay", self.weight_decay, 0)),
-            batch_size=batch,
-            epochs=number("epochs", self.epochs, 0, open_=True),
-            patience=patience,
-            evaluate_every=-(-len(data.train) // batch),  # once an epoch
-            on_bad="skip",  # a network that has learned its rows by heart has losses near 0, and a hard batch may look like an explosion
+            optimizer=optimizer(self.optimizer, lr=arguments.lr, weight_decay=arguments.weight_decay),
+            batch_size=arguments.batch_size,
+            epochs=arguments.epochs,
+            patience=arguments.patience,
+            evaluate_every=-(-len(data.train) // arguments.batch_size),  # once an epoch
+            on_bad="skip",  # a network that memorizes its rows has losses near 0, and a hard batch may look like an explosion
         )
 
     @torch.no_grad()
@@ -175,7 +172,7 @@ class MLPRegressor(RegressorMixin, Network):
     def fit(self, X: Any, y: Any) -> MLPRegressor:
         """Learn from rows X (N, D) and values y (N,) or (N, K)."""
         X, y = with_targets(self, X, y, several=True)
-        # The network works on standard numbers: a learning rate then means the same in all units.
+        # Targets are standardized: a learning rate then means the same in all units.
         column_sizes("y", y.reshape(len(y), -1))
         self.middle_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
         standard = torch.as_tensor((y - self.middle_) / self.scale_, dtype=torch.float32)
@@ -191,10 +188,3 @@ class MLPRegressor(RegressorMixin, Network):
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True
         return tags
-
-
-def _check_int(name: str, value: Any, low: int = 1) -> int:
-    """A whole number of any kind, NumPy's too, for grids of settings are often made by it."""
-    if not float(number(name, value, low)).is_integer():
-        raise BadInput(f"{name}={value!r} is not a whole number", fix=f"give a whole number from {low}")
-    return int(value)

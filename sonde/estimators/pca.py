@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, choice, features, number, to_numpy
+from ._base import check_fitted, checked_arguments, features, to_numpy
 from ._moments import EPS, MomentTable
 
 
@@ -26,9 +26,9 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """After `fit`: components_, explained_variance_, explained_variance_ratio_, mean_, n_components_, solver_.
 
     Args:
-        n_components: how many to keep; None keeps all min(N, D); a share such as 0.95 keeps as many as explain that much
-        whiten: scale what comes out to variance 1
-        center: take the mean off first; without it the first direction follows the mean
+        n_components: how many to keep; None keeps all min(N, D); a fraction such as 0.95 keeps as many as explain that much of the variance
+        whiten: scale the coordinates to variance 1
+        center: subtract the mean first; without it the first direction follows the mean
         solver: 'covariance' or 'svd'; 'auto' picks by shape
     """
 
@@ -50,11 +50,11 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         N, D = X.shape
         if N < 2:
             raise BadInput("PCA was given 1 sample, which has no variance", fix="give 2 rows or more")
-        solver = choice("solver", self.solver, ("auto", "covariance", "svd"))
+        solver = checked_arguments(self).solver
         self.solver_ = solver if solver != "auto" else "covariance" if N >= 2 * D else "svd"
         table = MomentTable(X, center=self.center)
         self.mean_ = table.mean
-        if not np.isfinite(self.mean_).all():  # the mean has seen every number, which spares a pass of its own
+        if not np.isfinite(self.mean_).all():  # the mean depends on every number, which saves a separate check
             features(self, X)
             raise BadInput("X is too large to take its mean", fix="use smaller units")
         if self.solver_ == "covariance":
@@ -96,12 +96,14 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def _scale(self) -> np.ndarray | float:
         return np.sqrt(self.explained_variance_) if self.whiten else 1.0
 
-    def _count(self, share: np.ndarray, most: int) -> int:
-        wanted = self.n_components
-        if wanted is None:
-            return most
-        if isinstance(wanted, float) and 0 < wanted < 1:
-            return min(int(np.searchsorted(share, wanted) + 1), most)
-        if not isinstance(wanted, int | np.integer) or number("n_components", wanted, 1) > most:
-            raise BadInput(f"n_components={wanted!r} does not fit a table that has {most}", fix="give a whole number, or a share below 1")
-        return int(wanted)
+    def _count(self, cumulative_ratio: np.ndarray, available: int) -> int:
+        requested = self.n_components
+        if requested is None:
+            return available
+        if isinstance(requested, float) and 0 < requested < 1:
+            return min(int(np.searchsorted(cumulative_ratio, requested) + 1), available)
+        if not isinstance(requested, int | np.integer) or isinstance(requested, bool) or not 1 <= requested <= available:
+            raise BadInput(
+                f"n_components={requested!r} does not fit a table that has {available}", fix="give a whole number, or a fraction below 1"
+            )
+        return int(requested)

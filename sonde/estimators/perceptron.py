@@ -19,7 +19,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import ConvergenceWarning
 
 from ..core.errors import BadInput
-from ._base import choice, features, number, with_labels
+from ..core.options import Count
+from ._base import checked_arguments, features, with_labels
 
 FIRST_LOOK = 16
 """rows scored at once after a mistake; twice as many each time none is found"""
@@ -28,9 +29,9 @@ FIRST_LOOK = 16
 AT_ONCE = 500
 """lines of the linear program that are added at a time"""
 TINY = 1e-9
-"""a widest gap below this is none that the program can see: its own tolerance"""
+"""tolerance of the linear program: smaller gaps are not found"""
 EXACT = 1e-13
-"""what rounding may leave of a sum that proves classes inseparable by being 0"""
+"""rounding error of the sum that is 0 for inseparable classes"""
 
 
 class Update(NamedTuple):
@@ -54,7 +55,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
     After `fit`: coef_ (1, D), intercept_ (1,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
 
-    def __init__(self, max_epochs: int = 200, fit_intercept: bool = True, at_zero: Literal[0, 1] = 1, keep_updates: bool = False) -> None:
+    def __init__(self, max_epochs: Count = 200, fit_intercept: bool = True, at_zero: Literal[0, 1] = 1, keep_updates: bool = False) -> None:
         self.max_epochs = max_epochs
         self.fit_intercept = fit_intercept
         self.at_zero = at_zero
@@ -67,7 +68,6 @@ class Perceptron(ClassifierMixin, BaseEstimator):
             # The words scikit-learn's checks look for.
             what = f"Only binary classification is supported. The type of the target is multiclass, with {len(self.classes_)} classes"
             raise BadInput(what, fix="use MulticlassPerceptron")
-        choice("at_zero", self.at_zero, (0, 1))
         rows = _rows(X, self.fit_intercept)
         signed = rows * (2 * codes - 1)[:, None]
 
@@ -90,7 +90,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
-        tags.classifier_tags.poor_score = True  # it settles for any plane, and for none where classes overlap
+        tags.classifier_tags.poor_score = True  # it stops at any separating plane, and finds none where classes overlap
         return tags
 
 
@@ -106,7 +106,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
     After `fit`: coef_ (C, D), intercept_ (C,), converged_, n_iter_ epochs, mistakes_ in each epoch, updates_.
     """
 
-    def __init__(self, max_epochs: int = 200, fit_intercept: bool = True, keep_updates: bool = False) -> None:
+    def __init__(self, max_epochs: Count = 200, fit_intercept: bool = True, keep_updates: bool = False) -> None:
         self.max_epochs = max_epochs
         self.fit_intercept = fit_intercept
         self.keep_updates = keep_updates
@@ -140,7 +140,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class with the highest score; the first of those that share it."""
+        """The class with the highest score; the first one of a tie."""
         score = self.decision_function(X)
         return self.classes_[(score > 0).astype(int) if score.ndim == 1 else score.argmax(1)]
 
@@ -157,8 +157,8 @@ def _learn(
     wrong: Callable[[np.ndarray, slice], np.ndarray],
     correct: Callable[[np.ndarray, int], None],
 ) -> np.ndarray:
-    """Go through n rows again and again, correct the weights at each mistake, stop after an epoch without one."""
-    last = int(number("max_epochs", estimator.max_epochs, 1))
+    """Pass over n rows repeatedly, correct the weights at each mistake, stop after an epoch without one."""
+    last = checked_arguments(estimator).max_epochs
     estimator.mistakes_, estimator.updates_ = [], []
     estimator.converged_ = False
     for epoch in range(1, last + 1):
@@ -182,7 +182,7 @@ def _learn(
             estimator.converged_ = True
             return weights
     name = type(estimator).__name__
-    what = f"{name} still makes {mistakes} mistakes after max_epochs={last}; separability(X, y) tells whether more epochs could help"
+    what = f"{name} still makes {mistakes} mistakes after max_epochs={last}; separability(X, y) shows whether more epochs could help"
     warnings.warn(what, ConvergenceWarning, stacklevel=3)
     return weights
 
@@ -196,7 +196,7 @@ def _separation(weights: np.ndarray, intercept: bool) -> tuple[np.ndarray, np.nd
 
 
 class Separability(NamedTuple):
-    """Whether planes can tell all rows of all classes apart, and the proof."""
+    """Whether hyperplanes separate the classes, and the proof."""
 
     separable: bool
     margin: float
@@ -226,7 +226,7 @@ def separability(X: Any, y: Any) -> Separability:
     least = int(np.frexp(peak[peak > 0])[1].min(initial=1024))
     powers = np.where(peak > 0, np.frexp(peak)[1], least)
     X = np.ldexp(X, -powers)  # exact, and squares of it neither overflow nor vanish
-    # Separability does not depend on place and scale of a feature; the program's tolerances do.
+    # Separability does not depend on shift and scale of a feature; the tolerances of the linear program do.
     middle, scale = X.mean(0), X.std(0)
     scale[scale == 0] = 1.0
     rows = _rows((X - middle) / scale, True)
@@ -281,7 +281,7 @@ def _widest(lead: np.ndarray) -> tuple[Any, np.ndarray]:
 
 
 class _Holder(BaseEstimator):
-    """Takes what reading the input notes down on an estimator."""
+    """Holds the attributes that input validation sets on an estimator."""
 
 
 def _leads(rows: np.ndarray, codes: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:

@@ -2,22 +2,23 @@
 
     h_t = (1 - leak) h_{t-1} + leak tanh(W_in x_t + W_hh h_{t-1} + b)        y_t = W_ho [x_t; h_t] + c
 
-W_hh is random and scaled to a chosen spectral radius, so the past echoes and fades; W_ho is ridge regression, which has one
-best answer in closed form.  Jaeger, The "echo state" approach, 2001.
+W_hh is random and scaled to a chosen spectral radius, so the influence of past inputs decays; W_ho is ridge regression in
+closed form.  Jaeger, The "echo state" approach, 2001.
 
-Rows of X are steps of one sequence, in order: a row's answer depends on the rows before it.
+Rows of X are steps of one sequence, in order: a prediction depends on the rows before it.
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, features, finite, number, with_targets
+from ..core.options import Count, Range
+from ._base import NonNegative, Positive, check_fitted, checked_arguments, features, finite, with_targets
 from ._moments import MomentTable
 from .least_squares import solve
 
@@ -32,8 +33,8 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
         alpha: penalty of the readout's weights, as in Ridge
         scale: size of the random input weights and biases
         leak: how much of the state is new at each step
-        density: share of W_hh that is not zero; below 0.5 it is kept as a sparse matrix
-        washout: first steps that the fit leaves out, because the empty beginning still echoes; at most half of them
+        density: fraction of nonzero entries of W_hh; below 0.5 it is stored as a sparse matrix
+        washout: first steps that the fit leaves out, because they depend on the zero initial state; at most half of all steps
         random_state: seed of the fixed weights
     """
 
@@ -42,13 +43,13 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def __init__(  # noqa: PLR0913 - the choices of a reservoir
         self,
-        units: int = 200,
-        radius: float = 0.9,
-        alpha: float = 1e-6,
-        scale: float = 0.5,
-        leak: float = 1.0,
-        density: float = 1.0,
-        washout: int = 50,
+        units: Count = 200,
+        radius: NonNegative = 0.9,
+        alpha: NonNegative = 1e-6,
+        scale: Positive = 0.5,
+        leak: Annotated[float, Range(above=0, most=1)] = 1.0,
+        density: Annotated[float, Range(above=0, most=1)] = 1.0,
+        washout: Annotated[int, Range(0)] = 50,
         random_state: int = 0,
     ) -> None:
         self.units = units
@@ -62,36 +63,37 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.non_deterministic = True  # scikit-learn's only word for an answer that is no function of its row alone
+        tags.non_deterministic = True  # scikit-learn's only tag for predictions that depend on other rows
         return tags
 
     def fit(self, X: Any, y: Any) -> Reservoir:
-        """X (T, D), y (T,) or (T, K): the readout that gives y_t from what the reservoir holds after x_1 ... x_t."""
+        """X (T, D), y (T,) or (T, K): fit the readout that predicts y_t from the state after x_1 ... x_t."""
         X, y = with_targets(self, X, y, several=True)
-        self._draw(X.shape[1])
-        alpha, skipped = number("alpha", self.alpha, 0.0), min(int(number("washout", self.washout, 0)), len(X) // 2)
+        arguments = checked_arguments(self)
+        self._draw(X.shape[1], arguments.units, arguments.radius, arguments.scale)
+        skipped = min(arguments.washout, len(X) // 2)
         table = MomentTable(np.column_stack([X, self._states(X)])[skipped:], y.reshape(len(y), -1)[skipped:])
-        W = solve(table, alpha).weights.T
+        W = solve(table, arguments.alpha).weights.T
         bias = table.target - W @ table.mean
         self.coef_, self.intercept_ = (W[0], float(bias[0])) if y.ndim == 1 else (W, bias)
         finite(self, "coef_", "intercept_")
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The answer to each step of X, read from an empty state."""
+        """The prediction for each step of X, starting from a zero state."""
         X = features(self, X)
         return self._read(X, self._states(X))
 
     def states(self, X: Any) -> np.ndarray:
-        """(T, units) what the reservoir holds after each step of X."""
+        """(T, units) the state of the reservoir after each step of X."""
         return self._states(features(self, X))
 
     def forecast(self, X: Any, steps: int) -> np.ndarray:
-        """What follows X: each answer is the next input.  For a reservoir that was fitted to predict x_{t+1} from x_t."""
+        """Forecast the steps after X: each prediction is the next input.  For a reservoir that was fitted to predict x_{t+1} from x_t."""
         check_fitted(self)
         X = features(self, X)
         if np.atleast_2d(self.coef_).shape[0] != X.shape[1]:
-            raise BadInput(f"answers cannot be inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
+            raise BadInput(f"outputs cannot be the next inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
         h = self._states(X)[-1:]
         x, predictions = self._read(X[-1:], h).reshape(1, -1), []
         for _ in range(steps):
@@ -100,17 +102,16 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
             x = self._read(x, h).reshape(1, -1)
         return np.array(predictions).reshape(steps, *np.shape(self.intercept_))
 
-    def _draw(self, inputs: int) -> None:
+    def _draw(self, inputs: int, units: int, radius: float, scale: float) -> None:
         """The fixed weights."""
-        units, radius = int(number("units", self.units, 1)), number("radius", self.radius, 0.0)
-        if not 0 < number("density", self.density, 0.0, open_=True) <= 1 or not 0 < number("leak", self.leak, 0.0, open_=True) <= 1:
-            raise BadInput(f"density={self.density!r} and leak={self.leak!r} are shares", fix="give numbers above 0 and not above 1")
-        random, scale = np.random.default_rng(self.random_state), number("scale", self.scale, 0.0, open_=True)
-        self.W_in_, self.bias_ = random.uniform(-scale, scale, (units, inputs)), random.uniform(-scale, scale, units)
-        W = random.standard_normal((units, units)) * (random.random((units, units)) < self.density)
+        rng = np.random.default_rng(self.random_state)
+        self.W_in_, self.bias_ = rng.uniform(-scale, scale, (units, inputs)), rng.uniform(-scale, scale, units)
+        W = rng.standard_normal((units, units)) * (rng.random((units, units)) < self.density)
         largest = float(np.abs(np.linalg.eigvals(W)).max())
         if radius and largest < 1e-6 * float(np.abs(W).max(initial=0.0)) + 1e-300:
-            raise BadInput(f"{units} units with density {self.density:g} hold no loop, so no radius", fix="raise units or density")
+            raise BadInput(
+                f"{units} units with density {self.density:g} have no cycle, so the spectral radius is 0", fix="raise units or density"
+            )
         W *= radius / largest if radius else 0.0
         self.W_: Any = sparse.csr_array(W) if self.density < 0.5 else W
 

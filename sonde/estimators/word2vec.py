@@ -1,11 +1,11 @@
-"""word2vec: vectors that tell which words stand near each other (Mikolov et al., 2013).
+"""word2vec: word vectors that predict which words occur near each other (Mikolov et al., 2013).
 
-    skip-gram    each word near the center c, alone, tells c              p(c; near)
-    CBOW         the mean of the words near c tells it                    p(c; mean of near)
+    skip-gram    each word near the center c predicts c                   p(c; near)
+    CBOW         the mean of the words near c predicts c                  p(c; mean of near)
 
-Instead of a softmax over all words, c is told from some noise words (negative sampling), or its path in a Huffman tree is
-told (hierarchical softmax).  Frequent words are thinned out, the window reaches a random distance up to `window`, and the
-rate falls linearly to 0.  The noise words of a center serve its whole window.
+Instead of a softmax over all words, c is classified against some noise words (negative sampling), or its path in a Huffman
+tree is predicted (hierarchical softmax).  Frequent words are subsampled, the window has a random size up to `window`, and the
+learning rate falls linearly to 0.  The noise words of a center are shared by its whole window.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from ..core.errors import BadInput, NumericalStop
+from ..core.options import Count
 from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Pass, Rate, Tally, rows, train
-from ._base import choice, number
+from ._base import NonNegative, Positive, checked_arguments
 from ._words_answers import keep, noise, tree
 from .word_vectors import WordVectors, documents
 from .words_corpus import Corpus, Split, words
 
 SPAN = 1 << 20
-"""words between two looks at the clock"""
+"""words between two updates of the progress bar"""
 
 
 @final
@@ -37,30 +38,30 @@ class Word2Vec(BaseEstimator):
         width: numbers in a vector
         model: 'skip-gram' or 'cbow'
         loss: 'negative' (sampling) or 'hierarchical' (softmax)
-        window: how far a neighbor may be from the center
+        window: maximal distance of a neighbor from the center
         negatives: noise words for each center
-        sample: words more frequent than this share of the text are thinned out; 0 keeps all
+        sample: words with a higher relative frequency than this are subsampled; 0 keeps all
         min_count: words that occur less often are left out
         epochs: passes over the text
-        lr: rate at the start; by default 0.025 for skip-gram and 0.05 for CBOW
+        lr: initial learning rate; by default 0.025 for skip-gram and 0.05 for CBOW
         threads: with 1 the same seed gives the same bits; more share the vectors without locks
-        split: string -> words; by default runs of letters in small letters
-        random_state: seed of everything drawn
+        split: string -> words; by default runs of letters in lower case
+        random_state: seed
         quiet: show no progress
     """
 
     def __init__(  # noqa: PLR0913  (settings of an estimator are flat, so that a grid can name them)
         self,
-        width: int = 100,
+        width: Count = 100,
         model: Literal["skip-gram", "cbow"] = "skip-gram",
         loss: Literal["negative", "hierarchical"] = "negative",
-        window: int = 5,
-        negatives: int = 5,
-        sample: float = 1e-3,
-        min_count: int = 5,
-        epochs: int = 5,
-        lr: float | None = None,
-        threads: int = 1,
+        window: Count = 5,
+        negatives: Count = 5,
+        sample: NonNegative = 1e-3,
+        min_count: Count = 5,
+        epochs: Count = 5,
+        lr: Positive | None = None,
+        threads: Count = 1,
         split: Split | None = None,
         random_state: int = 0,
         quiet: bool = False,
@@ -81,22 +82,19 @@ class Word2Vec(BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> Word2Vec:
         """X: path of a text (a line is a sentence), sentences (strings, rows of words or ids), or one array of ids; y is not looked at."""
-        bag = choice("model", self.model, ("skip-gram", "cbow")) == "cbow"
-        hierarchical = choice("loss", self.loss, ("negative", "hierarchical")) == "hierarchical"
-        for name in ("width", "window", "negatives", "min_count", "epochs", "threads"):
-            check_positive_int(name, getattr(self, name))
-        number("sample", self.sample, 0)
-        lr = number("lr", self.lr if self.lr is not None else 0.05 if bag else 0.025, 0, open_=True)
-        corpus = Corpus.read(X, self.min_count, self.split or words, self.quiet)
+        arguments = checked_arguments(self)
+        width, cbow = arguments.width, self.model == "cbow"
+        lr = (0.05 if cbow else 0.025) if arguments.lr is None else arguments.lr
+        corpus = Corpus.read(X, arguments.min_count, self.split or words, self.quiet)
         V = len(corpus.words)
         if V < 2:
             raise BadInput(f"the text has one word only, '{corpus.words[0]}'", fix="give more text, or lower min_count")
-        answers = tree(corpus.counts) if hierarchical else noise(corpus.counts, self.negatives)
-        how = Pass(keep(corpus.counts, self.sample), answers, self.window, bag, self.threads)
-        inputs, outputs = rows(V, self.width), rows(V, self.width)
-        inputs[:, : self.width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-1, 1, (V, self.width)) / self.width
-        self.losses_ = self._train(corpus, inputs, outputs, how, lr)
-        self.vectors_ = WordVectors(corpus.words, np.ascontiguousarray(inputs[:, : self.width]), corpus.counts)
+        answers = tree(corpus.counts) if self.loss == "hierarchical" else noise(corpus.counts, arguments.negatives)
+        how = Pass(keep(corpus.counts, arguments.sample), answers, arguments.window, cbow, arguments.threads)
+        inputs, outputs = rows(V, width), rows(V, width)
+        inputs[:, :width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-1, 1, (V, width)) / width
+        self.losses_ = self._train(corpus, inputs, outputs, how, lr, arguments.epochs)
+        self.vectors_ = WordVectors(corpus.words, np.ascontiguousarray(inputs[:, :width]), corpus.counts)
         self.n_seen_ = corpus.seen
         return self
 
@@ -104,13 +102,13 @@ class Word2Vec(BaseEstimator):
         """The mean vector (N, D) of each document's known words; a document without any has zeros."""
         return documents(self, X)
 
-    def _train(self, corpus: Corpus, inputs: np.ndarray, outputs: np.ndarray, how: Pass, lr: float) -> list[float]:
+    def _train(self, corpus: Corpus, inputs: np.ndarray, outputs: np.ndarray, how: Pass, lr: float, epochs: int) -> list[float]:
         """Mean loss of each epoch."""
         pieces, step, losses = how.pieces(corpus.tokens), max(SPAN // how.piece, 1), []
-        fall = lr / (self.epochs * pieces)
+        fall = lr / (epochs * pieces)
         title = f"{self.model}, {len(corpus.words):,} words"
-        with Progress(title, self.epochs * len(corpus.tokens), unit="word", quiet=self.quiet) as progress:
-            for epoch in range(self.epochs):
+        with Progress(title, epochs * len(corpus.tokens), unit="word", quiet=self.quiet) as progress:
+            for epoch in range(epochs):
                 rate, tally = Rate(lr - fall * epoch * pieces, fall), Tally()
                 for begin in range(0, pieces, step):
                     part = range(begin, min(begin + step, pieces))
@@ -121,16 +119,9 @@ class Word2Vec(BaseEstimator):
                     progress.tick(epoch * len(corpus.tokens) + min(part.stop * how.piece, len(corpus.tokens)))
                     progress.note({"loss": tally.loss / max(tally.pairs, 1)})
                 if not tally.pairs:
-                    raise BadInput("no two words of the text stand in one sentence", fix="give longer sentences, or sample=0")
+                    raise BadInput("no sentence of the text has two words", fix="give longer sentences, or sample=0")
                 losses.append(tally.loss / tally.pairs)
         return losses
-
-
-def check_positive_int(name: str, value: Any) -> None:
-    """Refuse what is no whole number of at least 1."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise BadInput(f"{name}={value!r} is not a whole number", fix="give one of 1 or more")
-    number(name, value, 1)
 
 
 def window_pairs(sentence: Sequence[Any], window: int) -> list[tuple[Any, Any]]:

@@ -1,4 +1,4 @@
-"""Vectors of words: ask them (nearest words, analogies), judge them (human ratings, questions), keep them (word2vec's formats).
+"""Word vectors: nearest words and analogies, evaluation (human ratings, analogy questions), files in word2vec's formats.
 
 similarity(a, b) = a . b / (norm(a) norm(b))
 a is to b as c is to the word nearest to  b/norm(b) - a/norm(a) + c/norm(c)         3CosAdd
@@ -35,7 +35,7 @@ class Ratings:
 @final
 @dataclass(frozen=True)
 class Analogies:
-    """Questions answered right and asked, by group; those with an unknown word are not asked."""
+    """Correct and total questions by group; questions with an unknown word are left out."""
 
     groups: dict[str, tuple[int, int]]
     missing: int
@@ -66,10 +66,10 @@ class WordVectors:
         return word in self._index
 
     def index(self, word: str) -> int:
-        """The row of a word; one that is not there is refused with the nearest that is."""
+        """The row of a word; an unknown word is refused with the closest known one."""
         if word not in self._index:
-            alike = [w for w in self.words if w[:1] == word[:1] and abs(len(w) - len(word)) <= 2][:5000]
-            raise BadInput(f"'{word}' has no vector", fix=nearest(word, alike) if alike else "it is rare or absent in the text")
+            similar = [w for w in self.words if w[:1] == word[:1] and abs(len(w) - len(word)) <= 2][:5000]
+            raise BadInput(f"'{word}' has no vector", fix=nearest(word, similar) if similar else "it is rare or absent in the text")
         return self._index[word]
 
     def vector(self, word: str) -> np.ndarray:
@@ -87,10 +87,10 @@ class WordVectors:
         return float(self.unit[self.index(a)] @ self.unit[self.index(b)])
 
     def most_similar(self, positive: str | Iterable[str], negative: str | Iterable[str] = (), top: int = 10) -> list[tuple[str, float]]:
-        """The words nearest to a word, or to the sum of some less that of others, with their cosines; those asked with are left out."""
+        """The words nearest to a word, or to the sum of some less that of others, with their cosines; the given words are left out."""
         plus, minus = ([side] if isinstance(side, str) else list(side) for side in (positive, negative))
         if not plus + minus:
-            raise BadInput("nothing is asked for", fix="give at least one word")
+            raise BadInput("no words are given", fix="give at least one word")
         indices = [self.index(word) for word in plus + minus]
         signs = np.repeat([1.0, -1.0], [len(plus), len(minus)]).astype(self.vectors.dtype)
         goal = signs @ self.unit[indices]
@@ -108,51 +108,51 @@ class WordVectors:
         """Against human ratings: a file of lines 'word word number'."""
         from scipy.stats import spearmanr
 
-        people, cosines, missing = [], [], 0
-        for at, line in _rows(Path(path)):
+        ratings, cosines, missing = [], [], 0
+        for number, line in _rows(Path(path)):
             if len(line) != 3 or not re.fullmatch(r"-?\d+(\.\d*)?(e-?\d+)?", line[2]):
-                raise BadInput(f"'{Path(path).name}' has no two words and a number in line {at}", fix="give rows 'word word number'")
+                raise BadInput(f"'{Path(path).name}' has no two words and a number in line {number}", fix="give rows 'word word number'")
             a, b = (self._row_of(word) for word in line[:2])
             if a is None or b is None:
                 missing += 1
                 continue
-            people.append(float(line[2]))
+            ratings.append(float(line[2]))
             cosines.append(float(self.unit[a] @ self.unit[b]))
-        if len(people) < 2:
-            raise BadInput(f"of the pairs in '{Path(path).name}' {len(people)} have vectors", fix="use ratings of words of the text")
-        return Ratings(float(spearmanr(people, cosines).statistic), len(people), missing)
+        if len(ratings) < 2:
+            raise BadInput(f"of the pairs in '{Path(path).name}' {len(ratings)} have vectors", fix="use ratings of words of the text")
+        return Ratings(float(spearmanr(ratings, cosines).statistic), len(ratings), missing)
 
-    def answer(self, path: str | Path, most: int = 300_000) -> Analogies:
-        """Against questions: a file of lines 'a b c d', in groups that begin with ': name'.  Among the `most` commonest words."""
+    def answer(self, path: str | Path, max_words: int = 300_000) -> Analogies:
+        """Against questions: a file of lines 'a b c d', in groups that begin with ': name'.  Among the `max_words` most frequent words."""
         questions: dict[str, list[list[int]]] = {}
         group, missing = "", 0
-        for at, line in _rows(Path(path)):
+        for number, line in _rows(Path(path)):
             if line[0] == ":":
                 group = " ".join(line[1:])
                 continue
             if len(line) != 4:
-                raise BadInput(f"'{Path(path).name}' has no four words in line {at}", fix="give rows 'a b c d' and ': name' of a group")
+                raise BadInput(f"'{Path(path).name}' has no four words in line {number}", fix="give rows 'a b c d' and ': name' of a group")
             indices = [self._row_of(word) for word in line]
-            if any(i is None or i >= most for i in indices):
+            if any(i is None or i >= max_words for i in indices):
                 missing += 1
             else:
                 questions.setdefault(group, []).append([i for i in indices if i is not None])
         if not questions:
             raise BadInput(f"no question of '{Path(path).name}' has vectors for its words", fix="use questions about words of the text")
-        return Analogies({name: (self._right(np.array(rows), most), len(rows)) for name, rows in questions.items()}, missing)
+        return Analogies({name: (self._right(np.array(rows), max_words), len(rows)) for name, rows in questions.items()}, missing)
 
-    def _right(self, questions: np.ndarray, most: int, block: int = 256) -> int:
+    def _right(self, questions: np.ndarray, max_words: int, block: int = 256) -> int:
         """How many rows (a, b, c, d) have d as the word nearest to b - a + c."""
         right = 0
         for part in np.split(questions, range(block, len(questions), block)):
             a, b, c, d = part.T
-            cosine = (self.unit[b] - self.unit[a] + self.unit[c]) @ self.unit[:most].T
+            cosine = (self.unit[b] - self.unit[a] + self.unit[c]) @ self.unit[:max_words].T
             np.put_along_axis(cosine, part[:, :3], -np.inf, 1)
             right += int((cosine.argmax(1) == d).sum())
         return right
 
     def _row_of(self, word: str) -> int | None:
-        """The row of a word as it is written, or else in small letters."""
+        """The row of a word as written, or else in lower case."""
         return self._index.get(word, self._index.get(word.lower()))
 
     def save(self, path: str | Path, binary: bool = False) -> None:
@@ -161,14 +161,14 @@ class WordVectors:
 
     @classmethod
     def load(cls, path: str | Path, binary: bool | None = None) -> WordVectors:
-        """From word2vec's text or binary format, or GloVe's text without a first line; which one it is shows in the file."""
+        """From word2vec's text or binary format, or GloVe's text without a first line; the format is detected."""
         return cls(*formats.load(Path(path), binary))
 
 
 def _rows(path: Path) -> Iterable[tuple[int, list[str]]]:
     """Number and fields of each line of a file that has any."""
     text = contents(path).decode("utf-8", "replace")
-    return ((at, line.split()) for at, line in enumerate(text.splitlines(), 1) if line.strip())
+    return ((number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip())
 
 
 def documents(estimator: Any, X: Any) -> np.ndarray:

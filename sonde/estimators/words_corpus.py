@@ -1,6 +1,6 @@
 """Text of any size as one row of word ids on disk, read once, with its vocabulary.
 
-Words get provisional ids in the order of their appearance while the text is read; what is read goes to a temporary file.
+Words get provisional ids in the order of their appearance while the text is read; the ids are written to a temporary file.
 Then the vocabulary is known and the file is written again with the final ids, without the rare words.  Neither the text nor
 its ids are ever in memory as a whole, only the distinct words.
 """
@@ -35,7 +35,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")  # noqa: RUF001 - both apos
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in small letters: runs of letters, with the apostrophes inside them."""
+    """The words of a text in lower case: runs of letters, with the apostrophes inside them."""
     return _WORD.findall(text.lower())
 
 
@@ -108,7 +108,7 @@ class _Ids(dict[Any, int]):
 
 
 def _renumber(spool: IO[bytes], final_id: np.ndarray) -> np.ndarray:
-    """The text in final ids, mapped from a file that is gone with it."""
+    """The text in final ids, memory-mapped from a temporary file."""
     with tempfile.TemporaryFile() as file:
         spool.seek(0)
         while data := spool.read(4 * BLOCK):
@@ -172,7 +172,7 @@ def _lines(path: Path, quiet: bool) -> Iterator[str]:
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """A temporary file that cannot be written is the machine's fault, and said so."""
+    """Turn an OSError of a temporary file into a ResourceFault."""
     try:
         yield
     except OSError as error:

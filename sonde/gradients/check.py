@@ -1,9 +1,9 @@
-"""Is a gradient right?  Each number is moved a little, and the change of the loss is compared with what the gradient said.
+"""Check a gradient by finite differences: each number is changed a little, and the change of the loss is compared.
 
     central:  dL/dx_i ~ (L(x + h e_i) - L(x - h e_i)) / 2h     2 P passes for P numbers, error of order h^2
     one side: dL/dx_i ~ (L(x + h e_i) - L(x)) / h              P + 1 passes, error of order h
 
-That is also the naive way to a gradient, and its price beside one backward pass is part of the answer.
+The cost of the differences is reported next to that of one backward pass.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ EPS = torch.finfo(torch.float64).eps
 
 @dataclass(frozen=True)
 class Check:
-    """What a check found.  Errors are relative to the larger of both numbers; what differences cannot tell apart is within tolerance."""
+    """The result of a check.  Errors are relative to the larger of both numbers; errors below the resolution of differences pass."""
 
     error: float
     """the largest relative error"""
     worst: str
-    """the element it was found at, such as 'x[2, 3]'"""
-    said: float
-    """the gradient there"""
+    """the element with this error, such as 'x[2, 3]'"""
+    claimed: float
+    """the gradient of this element"""
     measured: float
-    """the difference quotient there"""
+    """the difference quotient of this element"""
     passes: int
     """forward passes that the differences took"""
     multiplies: int
@@ -60,16 +60,16 @@ def gradcheck(
     """Compare a gradient with differences, and fail in one line that names the worst element.
 
     Args:
-        claim: the gradient to check, as a function of x; autograd's where none is given
-        sides: of a difference; two are more exact, one takes about half the passes
+        claim: the gradient to check, as a function of x; by default that of autograd
+        sides: 2 for central differences, 1 for one-sided ones, which take about half the passes
     """
     f = _one_number(f, x)
     names, flat = _flat(x)
     labels = [label.strip("'") for label in _names_and_values(x)[0]]
     if any(part.dtype != torch.float64 for part in flat):
-        raise BadInput("differences need float64: smaller numbers drown in rounding", fix="pass x.double()")
+        raise BadInput("finite differences need float64 because of rounding errors", fix="pass x.double()")
     if not any(part.numel() for part in flat):
-        raise BadInput("x holds no number to move", fix="give a tensor that is not empty")
+        raise BadInput("x is empty", fix="give a tensor that is not empty")
     analytic = _claim_parts(claim(x), x) if claim else _flat(gradient(f, x))[1]
     for label, part, value in zip(labels, flat, analytic, strict=True):
         if part.shape != value.shape:
@@ -77,7 +77,7 @@ def gradcheck(
     measured, steps, level, passes = _differences(lambda parts: float(f(_join(x, names, tuple(parts)))), flat, sides)
     if not all(bool(part.isfinite().all()) for part in (*analytic, *measured)):
         raise BadInput("the gradient or its differences are not finite", fix="choose a point inside the domain")
-    # What differences cannot tell: curvature of the size of the largest entry, and a few roundings of the value.
+    # The resolution of differences: curvature of the size of the largest entry, and a few rounding errors of the value.
     largest = max(float(part.abs().max()) for part in (*analytic, *measured) if part.numel())
     bent = 10 * _step(sides) ** sides * largest
     blurs = [bent + 4 * EPS * level / h for h in steps]
@@ -86,7 +86,7 @@ def gradcheck(
     report = Check(error, label, a, b, passes, *_price(f, x, passes))
     if error > tolerance:
         raise BadInput(
-            f"the gradient is wrong at {label}: it says {a:.8g}, differences say {b:.8g} (relative error {error:.2g})",
+            f"the gradient is wrong at {label}: it is {a:.8g}, differences give {b:.8g} (relative error {error:.2g})",
             fix="check the derivative of this element",
         )
     return report
@@ -108,7 +108,7 @@ def _claim_parts(claim: Any, x: Tensors) -> list[Tensor]:
 
 
 def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: int) -> tuple[list[Tensor], list[Tensor], float, int]:
-    """Difference quotients of every number, their steps, the largest value of f on the way, and the passes they took."""
+    """Difference quotients of every number, their steps, the largest value of f, and the number of passes."""
     passes, level = 0, 0.0
 
     def at(parts: list[Tensor]) -> float:
@@ -138,17 +138,17 @@ def _differences(f: Callable[[list[Tensor]], float], flat: list[Tensor], sides: 
 
 
 def _step(sides: int) -> float:
-    """Where rounding and curvature cost the same."""
+    """The step at which the errors of rounding and curvature are equal."""
     return math.pow(EPS, 1 / (1 + sides))
 
 
-def _worst(label: str, analytic: Tensor, measured: Tensor, least: Tensor) -> tuple[str, float, float, float]:
+def _worst(label: str, analytic: Tensor, measured: Tensor, floor: Tensor) -> tuple[str, float, float, float]:
     if not analytic.numel():
         return label, 0.0, 0.0, 0.0
-    errors = (analytic - measured).abs() / analytic.abs().maximum(measured.abs()).maximum(least).clamp(min=1e-300)
-    place = int(errors.argmax())
-    index = [int(i) for i in torch.unravel_index(torch.tensor(place), analytic.shape)]
-    return f"{label}{index or ''}", float(errors.reshape(-1)[place]), float(analytic.reshape(-1)[place]), float(measured.reshape(-1)[place])
+    errors = (analytic - measured).abs() / analytic.abs().maximum(measured.abs()).maximum(floor).clamp(min=1e-300)
+    worst = int(errors.argmax())
+    index = [int(i) for i in torch.unravel_index(torch.tensor(worst), analytic.shape)]
+    return f"{label}{index or ''}", float(errors.reshape(-1)[worst]), float(analytic.reshape(-1)[worst]), float(measured.reshape(-1)[worst])
 
 
 def _price(f: Callable[..., Tensor], x: Tensors, passes: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from ..core.errors import BadInput
 
 
 class Slot(NamedTuple):
-    """Where a parameter lies in the buffer."""
+    """The slice of the buffer that belongs to a parameter."""
 
     name: str
     parameter: nn.Parameter
@@ -28,7 +28,7 @@ class Slot(NamedTuple):
 class Flat:
     """`values` and `grad` are the two buffers; the model's parameters and their `.grad` are views of them.
 
-    Parameters of one group (moved in the same phase, decayed or not) lie side by side, so each group is one slice.
+    Parameters of one group (same phase, decayed or not) are adjacent, so each group is one slice.
     Alignment to 16 floats keeps every parameter on a cache line of its own.
     """
 
@@ -73,7 +73,7 @@ class Flat:
         self.attach()
 
     def attach(self) -> None:
-        """Point every `.grad` at its place in the buffer."""
+        """Make every `.grad` a view of its part of the buffer."""
         for slot in self.slots:
             slot.parameter.grad = view(self.grad, slot)
 
@@ -92,7 +92,7 @@ class Flat:
         return torch.linalg.vector_norm(self.grad)
 
     def rest(self, phase: int) -> None:
-        """Forget the gradient of everything that does not move in a phase."""
+        """Zero the gradients of all parameters that a phase does not update."""
         self.grad[: self.bounds[2 * phase][0]].zero_()
         self.grad[self.bounds[2 * phase + 1][1] :].zero_()
 
@@ -112,7 +112,7 @@ def owner(model: nn.Module, name: str) -> nn.Module:
 def view(buffer: Tensor, slot: Slot) -> Tensor:
     """The slot's part of a buffer, laid out in memory exactly as the parameter was: channels-last weights stay so.
 
-    Strides matter even where they cannot be told apart by eye: a convolution with one input channel takes the layout of
+    Strides matter even for axes of size 1: a convolution with one input channel takes the layout of
     its output from the strides of that single channel.
     """
     shape, strides = slot.parameter.shape, slot.parameter.stride()

@@ -1,18 +1,17 @@
-"""The graph of any function or module: every operation with its value, and after a walk backwards its adjoint.
+"""The graph of any function or module: every operation with its value, and after a backward pass its adjoint.
 
-    graph = trace(f, x)             run f once and write down the ATen operations it is made of (torch's make_fx)
+    graph = trace(f, x)             run f once and record its ATen operations (torch's make_fx)
     graph.backward()                adjoints in reverse topological order, one rule per primitive (see vjp.py)
     graph.gradient("x")             the gradient as a new graph, which can be differentiated again
     graph.table(), .dot(), .svg(), .to_json(), .expression()
 
-The walk knows nothing of torch.autograd: it is a second, independent way to the same numbers.  The adjoint of a node is
+The backward pass does not use torch.autograd: it is an independent computation of the same numbers.  The adjoint of a node is
 d output / d node; where a node is used several times, the contributions of all paths add up.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
-from ..core.reading import Reading, Table, plain
+from ..core.reading import Reading, Table, finite, plain
 from .vjp import FLAT, RULES
 
 LEAVES = ("input", "parameter", "buffer", "constant")
@@ -76,7 +75,7 @@ class Graph:
         self.outputs = tuple(outputs)
         for name in self.outputs:
             if name not in self.nodes:
-                raise BadInput(f"the graph has no node '{name}' to give back", fix=nearest(name, self.nodes))
+                raise BadInput(f"the graph has no node '{name}' for its output", fix=nearest(name, self.nodes))
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes.values())
@@ -91,7 +90,7 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """Leaves that may change: inputs, parameters and buffers."""
+        """Names of the leaves that are not constant: inputs, parameters and buffers."""
         return tuple(node.name for node in self if node.op in LEAVES and node.op != "constant")
 
     # Forward
@@ -110,8 +109,10 @@ class Graph:
         return values
 
     def __call__(self, *inputs: Tensor) -> Any:
-        """What the function gives: one tensor, or a tuple of them."""
-        values = self.run(*inputs)
+        """The outputs of the function: one tensor, or a tuple of them."""
+        return self._outputs(self.run(*inputs))
+
+    def _outputs(self, values: Mapping[str, Any]) -> Any:
         outputs = tuple(values[name] for name in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -121,8 +122,7 @@ class Graph:
             values = self.run(*inputs)
         for node in self:
             node.value, node.adjoint = values[node.name], None
-        outputs = tuple(values[name] for name in self.outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return self._outputs(values)
 
     # Backward
 
@@ -134,46 +134,46 @@ class Graph:
         """
         output = output or self.outputs[0]
         adjoints: dict[str, Any] = {output: _seed(values[output], seed)}
-        moving = self._moving(values)
+        differentiable = self._differentiable_nodes(values)
         for node in reversed(self.nodes.values()):
             gradient = adjoints.get(node.name)
-            if gradient is None or node.op in LEAVES or node.name not in moving:
+            if gradient is None or node.op in LEAVES or node.name not in differentiable:
                 continue
             if node.op == "getitem":
-                parent, place = node.args
+                parent, index = node.args
                 parts = adjoints.setdefault(parent.name, [None] * len(values[parent.name]))
-                parts[place] = gradient if parts[place] is None else parts[place] + gradient
+                parts[index] = gradient if parts[index] is None else parts[index] + gradient
                 continue
-            if any(_complex(values[name]) for name in (node.name, *node.inputs)):
+            if any(_is_complex(values[name]) for name in (node.name, *node.inputs)):
                 raise BadInput(f"'{node.op}' works with complex numbers", where=f"node '{node.name}'", fix="write it with real numbers")
             args, settings = _fill((node.args, node.settings), values)
-            shares = _rule(node)(gradient, values[node.name], *args, **settings)
-            for ref in _refs((node.args[len(shares) :], node.settings)):
-                if ref.name in moving and _floating(values[ref.name]):
-                    fix = "write a rule that gives it one"
-                    raise BadInput(f"the rule of '{node.op}' gives no gradient to '{ref.name}'", where=f"node '{node.name}'", fix=fix)
-            for arg, part in zip(node.args, shares, strict=False):
-                for ref, share in zip(arg, part, strict=True) if isinstance(part, list) else ((arg, part),):
-                    if isinstance(ref, Ref) and share is not None and ref.name in moving:
-                        share = _fit(share, values[ref.name])
-                        adjoints[ref.name] = adjoints[ref.name] + share if ref.name in adjoints else share
+            contributions = _rule(node)(gradient, values[node.name], *args, **settings)
+            for ref in _refs((node.args[len(contributions) :], node.settings)):
+                if ref.name in differentiable and _is_floating(values[ref.name]):
+                    fix = "write a rule that returns one"
+                    raise BadInput(f"the rule of '{node.op}' returns no gradient for '{ref.name}'", where=f"node '{node.name}'", fix=fix)
+            for arg, part in zip(node.args, contributions, strict=False):
+                for ref, contribution in zip(arg, part, strict=True) if isinstance(part, list) else ((arg, part),):
+                    if isinstance(ref, Ref) and contribution is not None and ref.name in differentiable:
+                        contribution = _fit(contribution, values[ref.name])
+                        adjoints[ref.name] = adjoints[ref.name] + contribution if ref.name in adjoints else contribution
         return adjoints
 
     def backward(self, seed: Tensor | None = None, output: str | None = None) -> dict[str, Tensor]:
-        """Walk back from an output, store the adjoint of every node, and give those of the floating-point leaves."""
+        """Backward pass from an output: store the adjoint of every node, and return those of the floating-point leaves."""
         values = self._values()
         with torch.no_grad():
             adjoints = self.adjoints(values, seed, output)
         for node in self:
             node.adjoint = adjoints.get(node.name)
-        return {name: self._zero_or(name, adjoints, values) for name in self.inputs if _floating(values[name])}
+        return {name: self._zero_or(name, adjoints, values) for name in self.inputs if _is_floating(values[name])}
 
     def gradient(self, *names: str) -> Graph:
         """The gradient with respect to the named leaves (all of them if none is named) as a new graph."""
         values = self._values()
-        names = names or tuple(name for name in self.inputs if _floating(values[name]))
+        names = names or tuple(name for name in self.inputs if _is_floating(values[name]))
         for name in names:
-            if not _floating(self[name].value) or name not in self.inputs:
+            if not _is_floating(self[name].value) or name not in self.inputs:
                 raise BadInput(f"there is no gradient with respect to '{name}'", fix=f"choose from {', '.join(self.inputs)}")
 
         def pull_back(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -193,16 +193,16 @@ class Graph:
     def _zero_or(self, name: str, adjoints: Mapping[str, Any], values: Mapping[str, Any]) -> Tensor:
         return adjoints[name] if name in adjoints else torch.zeros_like(values[name])
 
-    def _moving(self, values: Mapping[str, Any]) -> set[str]:
-        """Nodes that move when a floating-point leaf moves; constants and what is cut off are left out."""
-        moving: set[str] = set()
+    def _differentiable_nodes(self, values: Mapping[str, Any]) -> set[str]:
+        """Names of the nodes that depend on a floating-point leaf, without constants and what follows a detach."""
+        differentiable: set[str] = set()
         for node in self:
-            leaf = node.op in LEAVES and node.op != "constant" and _floating(values[node.name])
-            if leaf or (node.kind not in FLAT and any(name in moving for name in node.inputs)):
-                moving.add(node.name)
-        return moving
+            leaf = node.op in LEAVES and node.op != "constant" and _is_floating(values[node.name])
+            if leaf or (node.kind not in FLAT and any(name in differentiable for name in node.inputs)):
+                differentiable.add(node.name)
+        return differentiable
 
-    # Ways to see it
+    # Views of the graph
 
     @property
     def multiplies(self) -> int:
@@ -225,9 +225,9 @@ class Graph:
 
         return spell(self, output or self.outputs[0])
 
-    def table(self, most: int | None = None) -> Reading:
+    def table(self, max_rows: int | None = None) -> Reading:
         """Every node: operation, inputs, size, and the root mean square of value and adjoint."""
-        shown = list(self)[: most or len(self)]
+        shown = list(self)[: max_rows or len(self)]
         return Table(
             "Computation graph",
             {
@@ -239,7 +239,7 @@ class Graph:
                 "adjoint": [level(node.adjoint) for node in shown],
             },
             axes=["node"],
-            note=f"{len(self)} nodes, {sum(len(node.inputs) for node in self)} edges, {self.multiplies:,} multiplications forwards. "
+            note=f"{len(self)} nodes, {sum(len(node.inputs) for node in self)} edges, {self.multiplies:,} multiplications forward. "
             "A single number is shown as it is, a tensor by its root mean square."
             + (f" The first {len(shown)} nodes are shown." if len(shown) < len(self) else ""),
         )
@@ -249,11 +249,11 @@ class Graph:
         body = []
         for node in self:
             entry: dict[str, Any] = {"name": node.name, "op": node.op, "inputs": node.inputs, "shape": node.shape}
-            entry |= {"value": _finite(level(node.value)), "adjoint": _finite(level(node.adjoint))}
+            entry |= {"value": level(node.value), "adjoint": level(node.adjoint)}
             if values:
-                entry |= {"values": _finite(plain(node.value)), "adjoints": _finite(plain(node.adjoint))}
+                entry |= {"values": plain(node.value), "adjoints": plain(node.adjoint)}
             body.append(entry)
-        return json.dumps({"nodes": body, "outputs": self.outputs}, allow_nan=False)
+        return json.dumps(finite({"nodes": body, "outputs": self.outputs}), allow_nan=False)
 
     def dot(self) -> str:
         """The graph in the language of Graphviz."""
@@ -272,7 +272,7 @@ class Graph:
 
 
 def trace(f: Callable[..., Any], *inputs: Tensor, names: Sequence[str] = ()) -> Graph:
-    """Run a function or module on values and write down what it did; a branch on a value is followed as it fell.
+    """Run a function or module on values and record its operations; of a branch on a value, only the taken side is recorded.
 
     The parameters and buffers of a module become leaves too, under their own names.
 
@@ -285,9 +285,9 @@ def trace(f: Callable[..., Any], *inputs: Tensor, names: Sequence[str] = ()) -> 
 
 
 def capture(f: Callable[..., Any], *inputs: Tensor) -> Graph:
-    """Write down a function ahead of time (torch.fx), without values; a branch on a value is refused.
+    """Record a function ahead of time (torch.fx), without values; a branch on a value is refused.
 
-    The inputs only give sizes to the finished program; their values cannot change its course.
+    The inputs only define sizes; their values do not affect the graph.
     """
     from torch.fx import symbolic_trace
     from torch.fx.proxy import TraceError
@@ -353,7 +353,7 @@ def _trace(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
 
     try:
         with _plain_kernels(), _one_fake_mode(), torch.random.fork_rng(devices=[]):
-            # by default make_fx stops where Python asks for a value; here values are real and may be asked for
+            # by default make_fx refuses code that reads a value; here values are real and may be read
             tracer = make_fx(flat, decomposition_table=_decompositions(), tracing_mode="real", _error_on_data_dependent_ops=False)
             return tracer(*tensors)
     except BadInput:
@@ -364,7 +364,7 @@ def _trace(function: Callable[..., Any], tensors: Sequence[Tensor]) -> Any:
 
 
 def _lift_constants(program: Any) -> list[tuple[str, str, Tensor]]:
-    """Make the constants of a program its last inputs: torch functionalises nothing that it was not given."""
+    """Make the constants of a program its last inputs: torch functionalizes only the inputs."""
     constants = []
     last = [node for node in program.graph.nodes if node.op == "placeholder"][-1]
     for node in [node for node in program.graph.nodes if node.op == "get_attr"]:
@@ -384,20 +384,20 @@ def _from_fx(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
 
     names: dict[Any, str] = {}
     nodes: dict[str, Node] = {}
-    kept = _dependencies(program.graph)
-    free = iter(leaves)
-    taken = {name for name, _, _ in leaves}
+    used = _dependencies(program.graph)
+    remaining_leaves = iter(leaves)
+    leaf_names = {name for name, _, _ in leaves}
     for item in program.graph.nodes:
         if item.op == "placeholder":
-            name, kind, value = next(free)
+            name, kind, value = next(remaining_leaves)
             names[item] = name
-            if kind != "constant" or item in kept:
+            if kind != "constant" or item in used:
                 nodes[name] = Node(name, kind, value=value if kind == "constant" else None)
-        elif item.op == "get_attr" and item in kept:
+        elif item.op == "get_attr" and item in used:
             names[item] = item.name
             nodes[item.name] = Node(item.name, "constant", value=operator.attrgetter(item.target)(program))
-        elif item.op == "call_function" and item in kept:
-            name = item.name if item.name not in taken else f"{item.name}_"
+        elif item.op == "call_function" and item in used:
+            name = item.name if item.name not in leaf_names else f"{item.name}_"
             names[item] = name
             op = "getitem" if item.target is operator.getitem else str(item.target)
             args = map_arg(item.args, lambda other: Ref(names[other]))
@@ -405,20 +405,20 @@ def _from_fx(program: Any, leaves: Sequence[tuple[str, str, Tensor]]) -> Graph:
         elif item.op == "output":
             outputs = [value for value in item.args[0] if isinstance(value, FxNode)]
             if not outputs:
-                raise BadInput("the function gives no tensor that depends on its inputs", fix="return a tensor")
+                raise BadInput("the function returns no tensor that depends on its inputs", fix="return a tensor")
             return Graph(nodes.values(), [names[value] for value in outputs])
     raise AssertionError("an fx graph ends with its output")
 
 
 def _dependencies(graph: Any) -> set[Any]:
-    """Nodes the output depends on; what was only looked at, or written back into an input, is left out."""
+    """Nodes the output depends on."""
     visited: set[Any] = set()
-    waiting = [node for node in graph.nodes if node.op == "output"]
-    while waiting:
-        node = waiting.pop()
+    pending = [node for node in graph.nodes if node.op == "output"]
+    while pending:
+        node = pending.pop()
         if node not in visited:
             visited.add(node)
-            waiting += node.all_input_nodes
+            pending += node.all_input_nodes
     return visited
 
 
@@ -430,12 +430,16 @@ def _decompositions() -> dict[Any, Any]:
     aten = torch.ops.aten
     more = get_decompositions([aten.native_batch_norm, aten.nll_loss_forward, aten.nll_loss2d_forward, aten._adaptive_avg_pool2d])
     known = RULES.keys() | FLAT
-    return {op: way for op, way in {**core_aten_decompositions(), **more}.items() if op._schema.name.split("::")[1] not in known}
+    return {
+        op: decomposition
+        for op, decomposition in {**core_aten_decompositions(), **more}.items()
+        if op._schema.name.split("::")[1] not in known
+    }
 
 
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Without fused kernels, which hide their steps: attention, transformer layers and recurrent layers as written."""
+    """Without fused kernels of attention, transformer and recurrent layers, which hide their operations."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     fast, onednn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
@@ -451,7 +455,7 @@ def _plain_kernels() -> Iterator[None]:
 
 @contextmanager
 def _one_fake_mode() -> Iterator[None]:
-    """make_fx notes the size of each value under a mode that it would otherwise make anew for each: half of its time."""
+    """make_fx records the size of each value under a fake mode; one mode for all values saves half of its time."""
     from torch._guards import TracingContext, tracing
     from torch._subclasses import FakeTensorMode
 
@@ -481,19 +485,19 @@ def _topological(nodes: Sequence[Node]) -> dict[str, Node]:
         stack, path = [first.name], set[str]()
         while stack:
             name = stack[-1]
-            waiting = [other for other in known[name].inputs if other not in done]
-            if name in done or not waiting:
+            pending = [other for other in known[name].inputs if other not in done]
+            if name in done or not pending:
                 done.setdefault(name, known[name])
                 path.discard(stack.pop())
             else:
                 path.add(name)
-                if waiting[0] in path:
-                    ring = stack[stack.index(waiting[0]) :]
+                if pending[0] in path:
+                    cycle = stack[stack.index(pending[0]) :]
                     raise BadInput(
-                        f"the graph has a cycle: {' -> '.join(reversed([*ring, ring[0]]))}",
+                        f"the graph has a cycle: {' -> '.join(reversed([*cycle, cycle[0]]))}",
                         fix="unroll it over time, one node for each step",
                     )
-                stack.append(waiting[0])
+                stack.append(pending[0])
     return done
 
 
@@ -536,7 +540,7 @@ def _rule(node: Node) -> Callable[..., tuple[Any, ...]]:
 
 
 def _seed(output: Any, seed: Tensor | None) -> Tensor:
-    if not _floating(output):
+    if not _is_floating(output):
         raise BadInput("only a tensor of floating-point numbers can be differentiated", fix="choose another output")
     if seed is None:
         if output.numel() != 1:
@@ -548,15 +552,15 @@ def _seed(output: Any, seed: Tensor | None) -> Tensor:
 
 
 def _fit(gradient: Tensor, value: Tensor) -> Tensor:
-    """Summed over the axes along which the value was repeated."""
+    """A gradient summed over the axes along which the value was broadcast."""
     return gradient if gradient.shape == value.shape else gradient.sum_to_size(value.shape)
 
 
-def _floating(value: Any) -> bool:
+def _is_floating(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _complex(value: Any) -> bool:
+def _is_complex(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_complex()
 
 
@@ -576,17 +580,17 @@ def _multiplies(node: Node, values: Mapping[str, Any]) -> int:
     packet = getattr(torch.ops.aten, node.kind, None)
     if packet in flop_registry:
         return flop_registry[packet](*args, **settings, out_val=value) // 2
-    return value.numel() if node.kind in _ONCE_PER_OUTPUT and _floating(value) else 0
+    return value.numel() if node.kind in _ONCE_PER_OUTPUT and _is_floating(value) else 0
 
 
 def size(node: Node) -> str:
-    """Of a node's value, as people write it."""
+    """The shape of a node's value as text: '3 × 4'."""
     first = node.value[0] if isinstance(node.value, (tuple, list)) else node.value  # of several outputs, the first
     return " × ".join(map(str, first.shape)) or "1" if isinstance(first, Tensor) else ""
 
 
 def level(value: Any) -> float | None:
-    """A single number as it is, a tensor by its root mean square, nothing for what has no numbers."""
+    """A single number as it is, a tensor by its root mean square, None for other values."""
     if isinstance(value, (list, tuple)):
         value = value[0] if value else None
     if isinstance(value, (bool, int, float)):
@@ -596,19 +600,13 @@ def level(value: Any) -> float | None:
     return float(value) if value.numel() == 1 else float(value.double().square().mean().sqrt())
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else None
-
-
-# What users hand in
+# Checks of arguments
 
 
 def _check_inputs(inputs: Sequence[Any]) -> None:
-    for place, value in enumerate(inputs):
+    for index, value in enumerate(inputs):
         if not isinstance(value, Tensor):
-            raise BadInput(f"input {place} is a {type(value).__name__}, not a tensor", fix="pass torch tensors")
+            raise BadInput(f"input {index} is a {type(value).__name__}, not a tensor", fix="pass torch tensors")
 
 
 def _short(error: BaseException) -> str:

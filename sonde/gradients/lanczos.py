@@ -5,7 +5,7 @@
 k products turn A, of any size n, into a tridiagonal T (k, k) with the a on its diagonal and the b beside it.  The
 eigenvalues of T ("Ritz values") come close to the ends of the spectrum of A first: k is tens where n is millions.  With
 T = S diag(theta) S^T, each theta_i has an eigenvalue of A within |b_k S_ki|, which is measured and returned, and
-S_1i^2 is the share of the start vector that lies near theta_i: for a random start, the density of the spectrum.
+S_1i^2 is the squared overlap of the start vector with the i-th Ritz vector: for a random start, the density of the spectrum.
 
     n size of the operator, k steps
 """
@@ -27,14 +27,14 @@ CHECK_EVERY = 5
 
 
 class Spectrum(NamedTuple):
-    """What k products tell about the spectrum; float64, values ascending."""
+    """The spectrum estimated from k products; float64, values ascending."""
 
     values: Tensor
     """(k) Ritz values"""
     errors: Tensor
     """(k) how far the nearest eigenvalue can be from each of them"""
     weights: Tensor
-    """(k) share of the start vector near each of them; they sum to 1"""
+    """(k) squared overlap of the start vector with each Ritz vector; they sum to 1"""
     vectors: Tensor | None
     """(k, n) Ritz vectors as rows, where the basis was kept"""
     products: int
@@ -48,8 +48,8 @@ class Spectrum(NamedTuple):
         return float(self.values[-1])
 
 
-@torch.no_grad()
 @checked
+@torch.no_grad()
 def lanczos(product: Product, start: Tensor, steps: Count, tolerance: Annotated[float, Range(0)] = 0.0, keep: bool = True) -> Spectrum:
     """Ritz values of a symmetric operator after at most `steps` products.
 
@@ -57,9 +57,8 @@ def lanczos(product: Product, start: Tensor, steps: Count, tolerance: Annotated[
     that the operator makes of `start`: then every value is exact.
 
     Args:
-        keep: hold all vectors (k times n numbers) and keep them orthogonal.  Without it memory is three vectors; the ends
-
-    are found as well, but inner values may appear several times and no vectors are given.
+        keep: store all vectors (k times n numbers) and keep them orthogonal.  Without it memory is three vectors; the ends of
+            the spectrum are found as well, but inner values may appear several times and no vectors are returned
     """
     n = start.numel()
     if start.dim() != 1:

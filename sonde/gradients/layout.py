@@ -1,8 +1,8 @@
 """A graph drawn in layers: leaves at the top, outputs at the bottom, every edge pointing down.  As SVG, or for Graphviz.
 
-A node stands one layer below the lowest node it uses; weights stand just above their user.  An edge over several layers
-holds a narrow place in each, so that it passes between the boxes; edges from one node share theirs.  Within a layer
-things are ordered by the mean place of their neighbors, swept down and up a few times, which removes most crossings.
+A node is one layer below the lowest node it uses; weights are just above their user.  An edge over several layers
+reserves a narrow slot in each, so that it passes between the boxes; edges from one node share it.  Items of a layer are
+sorted by the mean position of their neighbors, in a few sweeps down and up, which removes most crossings.
 The SVG leaves out operations that only change the size (view, transpose, ...); the file for Graphviz has them all.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-BOX, THIN, HIGH, GAP, RISE, EDGE = 168, 6, 40, 18, 30, 16
+BOX, EDGE_WIDTH, HIGH, GAP, LAYER_GAP, MARGIN = 168, 6, 40, 18, 30, 16
 FILL = {"input": "#dcebf7", "parameter": "#fbe6d8", "buffer": "#eceff3", "constant": "#eceff3", "": "#ffffff"}
 LINE = {"input": "#0b6bb0", "parameter": "#d05a10", "buffer": "#7a8594", "constant": "#7a8594", "": "#667080"}
-MOVES = {
+RESHAPES = {
     *("view", "_unsafe_view", "reshape", "squeeze", "unsqueeze", "expand", "t", "transpose", "permute"),
     *("clone", "alias", "_to_copy", "lift_fresh", "lift_fresh_copy", "getitem"),
 }
 Item = str | tuple[str, int]
-"""a node, or the place that the edges of a node hold in a layer"""
+"""a node, or the slot of the edges of a node in a layer"""
 
 
 def dot(graph: Any) -> str:
@@ -38,12 +38,12 @@ def _quote(name: str) -> str:
 
 
 def svg(graph: Any) -> str:
-    """A picture of its own, without any other program."""
+    """The graph as an SVG drawing."""
     edges = visible_edges(graph)
     layers, depth = arrange(edges, {node.name for node in graph if node.op == "input"})
-    width = max(sum(_wide(item) + GAP for item in layer) for layer in layers) - GAP + 2 * EDGE
-    height = 2 * EDGE + len(layers) * (HIGH + RISE) - RISE
-    places = _places(layers, edges, width)
+    width = max(sum(_wide(item) + GAP for item in layer) for layer in layers) - GAP + 2 * MARGIN
+    height = 2 * MARGIN + len(layers) * (HIGH + LAYER_GAP) - LAYER_GAP
+    positions = _places(layers, edges, width)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         'font-family="Helvetica, Arial, sans-serif" font-size="11">',
@@ -51,28 +51,28 @@ def svg(graph: Any) -> str:
         '<path d="M0 0 L8 4 L0 8 z" fill="#667080"/></marker></defs>',
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
     ]
-    parts += [_edge(name, user, depth, places) for user, names in edges.items() for name in names]
+    parts += [_edge(name, user, depth, positions) for user, names in edges.items() for name in names]
     for name in edges:
-        parts += _box(graph[name], places[name], name in _outputs(graph, edges))
+        parts += _box(graph[name], positions[name], name in _outputs(graph, edges))
     return "\n".join([*parts, "</svg>"])
 
 
 def visible_edges(graph: Any) -> dict[str, list[str]]:
-    """Node -> the nodes it uses; operations that only move numbers are folded into edges, leaves nobody uses left out."""
-    stands: dict[str, list[str]] = {}
+    """Node -> the nodes it uses; operations that only reshape are folded into edges, unused leaves are left out."""
+    sources_of: dict[str, list[str]] = {}
     edges: dict[str, list[str]] = {}
     for node in graph:
-        used = list(dict.fromkeys(name for operand in node.inputs for name in stands[operand]))
-        if node.kind in MOVES and len(used) == 1:
-            stands[node.name] = used
+        used = list(dict.fromkeys(name for operand in node.inputs for name in sources_of[operand]))
+        if node.kind in RESHAPES and len(used) == 1:
+            sources_of[node.name] = used
         else:
-            stands[node.name], edges[node.name] = [node.name], used
+            sources_of[node.name], edges[node.name] = [node.name], used
     used_by_some = {name for names in edges.values() for name in names} | _outputs(graph, edges)
     return {name: names for name, names in edges.items() if names or name in used_by_some}
 
 
 def _outputs(graph: Any, edges: Mapping[str, list[str]]) -> set[str]:
-    """Where an output was folded away, the box it came from."""
+    """The boxes of the outputs; for a folded output, the box that it comes from."""
     names = set()
     for name in graph.outputs:
         while name not in edges:
@@ -82,7 +82,7 @@ def _outputs(graph: Any, edges: Mapping[str, list[str]]) -> set[str]:
 
 
 def arrange(edges: Mapping[str, list[str]], inputs: set[str]) -> tuple[list[list[Item]], dict[str, int]]:
-    """What stands in each layer, from left to right, and the layer of each node."""
+    """The items of each layer, from left to right, and the layer of each node."""
     depth: dict[str, int] = {}
     users: dict[str, list[str]] = {name: [] for name in edges}
     driven = set(inputs)
@@ -112,40 +112,41 @@ def arrange(edges: Mapping[str, list[str]], inputs: set[str]) -> tuple[list[list
     for sweep in range(8):
         down = sweep % 2 == 0
         around = above if down else below
-        place = {item: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
+        order = {item: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
         for layer in layers if down else reversed(layers):
-            layer.sort(key=lambda item: _mean([place[other] for other in around.get(item, ())], place[item]))
-            place.update({item: i - len(layer) / 2 for i, item in enumerate(layer)})
+            layer.sort(key=lambda item: _mean([order[other] for other in around.get(item, ())], order[item]))
+            order.update({item: i - len(layer) / 2 for i, item in enumerate(layer)})
     return layers, depth
 
 
 def _places(layers: list[list[Item]], edges: Mapping[str, list[str]], width: int) -> dict[Item, tuple[float, float]]:
-    """Center and top of everything: each as near as it can to what it comes from, without touching its neighbors."""
-    places: dict[Item, tuple[float, float]] = {}
+    """Center and top of each item: as close as possible to its sources, without overlap."""
+    positions: dict[Item, tuple[float, float]] = {}
     for row, layer in enumerate(layers):
-        y = EDGE + row * (HIGH + RISE)
-        need = sum(_wide(item) + GAP for item in layer) - GAP
-        left = (width - need) / 2
-        x, right = float(EDGE), float(width - EDGE - need)
+        y = MARGIN + row * (HIGH + LAYER_GAP)
+        layer_width = sum(_wide(item) + GAP for item in layer) - GAP
+        left = (width - layer_width) / 2
+        x, right = float(MARGIN), float(width - MARGIN - layer_width)
         for item in layer:
-            wide = _wide(item)
+            item_width = _wide(item)
             sources: list[Item] = [(item[0], row - 1)] if isinstance(item, tuple) else [(name, row - 1) for name in edges[item]]
-            known = [places.get(source, places.get(source[0]))[0] for source in sources if source in places or source[0] in places]  # type: ignore[index]
-            center = min(max(_mean(known, left + wide / 2), x + wide / 2), right + wide / 2)
-            places[item] = (center, y)
-            x = center + wide / 2 + GAP
-            right += wide + GAP
-            left += wide + GAP
-    return places
+            nodes_or_slots = (positions.get(source) or positions.get(source[0]) for source in sources)
+            known = [position[0] for position in nodes_or_slots if position is not None]
+            center = min(max(_mean(known, left + item_width / 2), x + item_width / 2), right + item_width / 2)
+            positions[item] = (center, y)
+            x = center + item_width / 2 + GAP
+            right += item_width + GAP
+            left += item_width + GAP
+    return positions
 
 
-def _edge(name: str, user: str, depth: Mapping[str, int], places: Mapping[Item, tuple[float, float]]) -> str:
-    """A smooth line through the places the edge holds."""
-    stops = [places[(name, layer)] for layer in range(depth[name] + 1, depth[user])]
-    x, y = places[name][0], places[name][1] + HIGH
+def _edge(name: str, user: str, depth: Mapping[str, int], positions: Mapping[Item, tuple[float, float]]) -> str:
+    """A smooth curve through the slots of the edge."""
+    stops = [positions[(name, layer)] for layer in range(depth[name] + 1, depth[user])]
+    x, y = positions[name][0], positions[name][1] + HIGH
     path = f"M{x:.0f} {y:.0f}"
-    for a, b in [*stops, places[user]]:
-        path += f" C{x:.0f} {y + RISE * 0.6:.0f} {a:.0f} {b - RISE * 0.6:.0f} {a:.0f} {b:.0f}"
+    for a, b in [*stops, positions[user]]:
+        path += f" C{x:.0f} {y + LAYER_GAP * 0.6:.0f} {a:.0f} {b - LAYER_GAP * 0.6:.0f} {a:.0f} {b:.0f}"
         x, y = a, b
         if (a, b) in stops:
             y = b + HIGH
@@ -153,8 +154,8 @@ def _edge(name: str, user: str, depth: Mapping[str, int], places: Mapping[Item, 
     return f'<path d="{path}" fill="none" stroke="#667080" stroke-opacity="0.7" marker-end="url(#tip)"/>'
 
 
-def _box(node: Any, place: tuple[float, float], output: bool) -> list[str]:
-    x, y = place
+def _box(node: Any, order: tuple[float, float], output: bool) -> list[str]:
+    x, y = order
     kind = node.op if node.op in FILL else ""
     parts = [
         f'<rect x="{x - BOX / 2:.0f}" y="{y:.0f}" width="{BOX}" height="{HIGH}" rx="6" fill="{FILL[kind]}" '
@@ -170,7 +171,7 @@ def _box(node: Any, place: tuple[float, float], output: bool) -> list[str]:
 
 
 def _wide(item: Item) -> int:
-    return BOX if isinstance(item, str) else THIN
+    return BOX if isinstance(item, str) else EDGE_WIDTH
 
 
 def _mean(values: list[float], otherwise: float) -> float:
@@ -186,5 +187,5 @@ def _labels(node: Any) -> list[str]:
     return [first, second + ("" if adjoint is None else f"  ·  ∂ {adjoint:.3g}")] if second else [first]
 
 
-def _shorten(label: str, most: int = 28) -> str:
-    return label if len(label) <= most else "…" + label[1 - most :]
+def _shorten(label: str, max_length: int = 28) -> str:
+    return label if len(label) <= max_length else "…" + label[1 - max_length :]

@@ -2,7 +2,7 @@
 
 Objectives return sums and counts.  The loss of a step is  sum over terms of  weight * (sum over all parts) / (count
 over all parts),  so unequal parts, padding and accumulation are exact by construction.  Parts ("shards") are added in
-shard order whoever computed them, so the number of processes never changes a bit.
+shard order, whichever process computed them, so the number of processes never changes a bit.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Derivatives of any function or module: J v, u^T J, Jacobian, Hessian and Hessian-vector product, in the cheaper mode.
 
 For f from n numbers to m numbers the Jacobian takes n passes of forward mode, one column J e_j each, or m passes of
-reverse mode, one row e_i^T J each.  `plan(f, x)` counts the multiplications of both on the traced graph and says which is
-cheaper and why; `jacobian` asks it.  The work itself is done by torch.func.
+reverse mode, one row e_i^T J each.  `plan(f, x)` counts the multiplications of both on the traced graph and
+returns which is cheaper and why; `jacobian` uses it.  The work itself is done by torch.func.
 
 f is a function of one argument: a tensor, or named tensors such as the parameters of a model (see `of_parameters`).
 """
@@ -50,11 +50,11 @@ def plan(f: Callable[..., Any], x: Tensors) -> DifferentiationPlan:
     """Count both modes on the traced graph of f and choose; nothing is estimated."""
     from .graph import trace
 
-    watched = _guard(f, x)
+    checked_f = _guard(f, x)
     names, flat = _flat(x)
 
     def bound(*parts: Tensor) -> Tensor:
-        return watched(_join(x, names, parts))
+        return checked_f(_join(x, names, parts))
 
     def tangents(*parts: Tensor) -> Tensor:
         half = len(parts) // 2
@@ -73,7 +73,7 @@ def plan(f: Callable[..., Any], x: Tensors) -> DifferentiationPlan:
         by_columns = trace(tangents, *flat, *map(torch.ones_like, flat))
     except BadInput as error:  # the function itself ran above, so what fails is its forward mode
         reason = str(error.__cause__ or error).split(". ")[0]
-        why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns cannot be had: {' '.join(reason.split())[:160]}"
+        why = f"{_count(m, 'row')} cost {reverse:,} multiplications, columns are not available: {' '.join(reason.split())[:160]}"
         return DifferentiationPlan(n, m, math.inf, row, math.inf, reverse, "reverse", why)
     column = by_columns.multiplies_after(*by_columns.inputs[len(flat) :])
     forward = values + n * column
@@ -85,7 +85,7 @@ def plan(f: Callable[..., Any], x: Tensors) -> DifferentiationPlan:
 
 
 def jvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> Any:
-    """J v: how f moves when x moves along v; one pass of forward mode."""
+    """J v: the directional derivative of f along v; one pass of forward mode."""
     f = _guard(f, x)
     _check_alike("direction v", v, x)
     with _differentiable():
@@ -115,7 +115,7 @@ def jacobian(f: Callable[..., Any], x: Tensors, mode: Mode | None = None) -> Any
 
 
 def _by_rows(f: Callable[[Any], Tensor], x: Tensors) -> Any:
-    """All rows at once, or one by one where that goes wrong: torch's batched backward pass of cdist gives other numbers."""
+    """All rows at once, or one by one where batching is wrong: torch's batched backward pass of cdist gives other numbers."""
     whole = torch.func.jacrev(f)(x)
     y, back = torch.func.vjp(f, x)[:2]
     u = torch.linspace(1, 2, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
@@ -149,30 +149,30 @@ def of_parameters(model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> tupl
     """
     now = {name: parameter.detach() for name, parameter in model.named_parameters()}
     buffers = {name: buffer.detach() for name, buffer in model.named_buffers()}
-    wrapper = _WithQuestion(model, loss)
+    wrapper = _ModelWithLoss(model, loss)
 
     def function(parameters: Mapping[str, Tensor]) -> Tensor:
-        held = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
-        return torch.func.functional_call(wrapper, {f"model.{name}": tensor for name, tensor in held.items()})
+        tensors = {**{name: buffer.clone() for name, buffer in buffers.items()}, **parameters}
+        return torch.func.functional_call(wrapper, {f"model.{name}": tensor for name, tensor in tensors.items()})
 
     return function, now
 
 
 @final
-class _WithQuestion(nn.Module):
-    """A model with the question put to it, so that both see the parameters that stand in for the model's own."""
+class _ModelWithLoss(nn.Module):
+    """A model together with its loss, so that `functional_call` replaces the parameters for both."""
 
-    def __init__(self, model: nn.Module, question: Callable[[nn.Module], Tensor]) -> None:
+    def __init__(self, model: nn.Module, loss: Callable[[nn.Module], Tensor]) -> None:
         super().__init__()
-        self.model, self.question = model, question
+        self.model, self.loss = model, loss
 
     def forward(self) -> Tensor:
-        return self.question(self.model)
+        return self.loss(self.model)
 
 
 @contextmanager
 def _differentiable() -> Iterator[None]:
-    """Fused attention knows no second derivative and no forward mode; the plain form knows both."""
+    """Without fused attention, which has no second derivative and no forward mode."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     try:
@@ -185,20 +185,20 @@ def _differentiable() -> Iterator[None]:
 
 @contextmanager
 def _own_statistics() -> Iterator[None]:
-    """Norms in training mode use the statistics of their batch as ever, but do not write them down: a derivative leaves no trace."""
+    """Norms in training mode use the statistics of the batch but do not update their running statistics."""
     from torch.nn.modules.batchnorm import _NormBase
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-    held: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
+    tensors: dict[nn.Module, tuple[Tensor | None, Tensor | None]] = {}
 
     def freeze_statistics(module: nn.Module, inputs: Any) -> None:
         if isinstance(module, _NormBase) and module.training and module.track_running_stats:
-            held[module] = module.running_mean, module.running_var
+            tensors[module] = module.running_mean, module.running_var
             module.track_running_stats, module.running_mean, module.running_var = False, None, None
 
     def restore_statistics(module: nn.Module, inputs: Any, output: Any) -> None:
-        if isinstance(module, _NormBase) and module in held:
-            module.track_running_stats, (module.running_mean, module.running_var) = True, held.pop(module)
+        if isinstance(module, _NormBase) and module in tensors:
+            module.track_running_stats, (module.running_mean, module.running_var) = True, tensors.pop(module)
 
     hooks = [register_module_forward_pre_hook(freeze_statistics), register_module_forward_hook(restore_statistics, always_call=True)]
     try:
@@ -208,7 +208,7 @@ def _own_statistics() -> Iterator[None]:
             hook.remove()
 
 
-# What users hand in
+# Checks of arguments
 
 
 def _flat(x: Tensors) -> tuple[tuple[str, ...], list[Tensor]]:
@@ -220,14 +220,14 @@ def _join(x: Tensors, names: tuple[str, ...], parts: tuple[Tensor, ...]) -> Any:
 
 
 def _guard(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
-    """f, once x is known to be a place where it can be differentiated; what f itself gets wrong is told in one line."""
+    """f with checks: x must be differentiable tensors, and errors of f become one-line messages."""
     if not isinstance(x, Tensor) and not (isinstance(x, Mapping) and x):
         raise BadInput(f"x is a {type(x).__name__}, not a tensor or named tensors", fix="pass torch tensors")
     for name, part in zip(*_names_and_values(x), strict=True):
         if not isinstance(part, Tensor):
             raise BadInput(f"{name} is a {type(part).__name__}, not a tensor", fix="pass torch tensors")
         if not part.is_floating_point():
-            raise BadInput(f"{name} holds {str(part.dtype).removeprefix('torch.')}, which cannot move a little", fix="pass x.double()")
+            raise BadInput(f"{name} holds {str(part.dtype).removeprefix('torch.')}, which has no derivative", fix="pass x.double()")
 
     def evaluate(at: Any) -> Tensor:
         try:
@@ -238,11 +238,11 @@ def _guard(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
         except Exception as error:
             reason = " ".join(str(error).split())[:160]
             raise BadInput(
-                f"the function cannot be run on {_sizes(x)}: {reason}", fix="check the size of x, and that it writes to nothing but its own"
+                f"the function cannot be run on {_sizes(x)}: {reason}", fix="check the size of x, and that f changes no tensor in place"
             ) from error
         if not isinstance(y, Tensor) or not y.is_floating_point():
             kind = str(y.dtype).removeprefix("torch.") if isinstance(y, Tensor) else type(y).__name__
-            raise BadInput(f"the function gives {kind}, not a tensor of floating-point numbers", fix="return one such tensor")
+            raise BadInput(f"the function returns {kind}, not a tensor of floating-point numbers", fix="return one such tensor")
         return y
 
     return evaluate
@@ -250,24 +250,24 @@ def _guard(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
 
 def _one_number(f: Callable[..., Any], x: Tensors) -> Callable[[Any], Tensor]:
     """f as a function whose value is one number, without axes of size 1 around it."""
-    watched = _guard(f, x)
+    checked_f = _guard(f, x)
 
     def single(at: Any) -> Tensor:
-        y = watched(at)
+        y = checked_f(at)
         if y.numel() != 1:
-            raise BadInput(f"the function gives {_sizes(y)}, not one number", fix="sum it, or ask for the jacobian")
+            raise BadInput(f"the function returns {_sizes(y)}, not one number", fix="sum it, or ask for the jacobian")
         return y.reshape(())
 
     return single
 
 
-def _check_alike(what: str, actual: Any, wanted: Tensors) -> None:
+def _check_alike(what: str, actual: Any, expected: Tensors) -> None:
     """The same names, sizes and kind of number."""
-    if isinstance(wanted, Mapping) != isinstance(actual, Mapping) or not isinstance(actual, (Tensor, Mapping)):
-        raise BadInput(f"{what} is a {type(actual).__name__}", fix=f"give it the form of {_sizes(wanted)}")
-    if _sizes(actual) != _sizes(wanted):
-        raise BadInput(f"{what} has {_sizes(actual)}, not {_sizes(wanted)}", fix="give both the same sizes")
-    for one, other in zip(_flat(actual)[1], _flat(wanted)[1], strict=True):
+    if isinstance(expected, Mapping) != isinstance(actual, Mapping) or not isinstance(actual, (Tensor, Mapping)):
+        raise BadInput(f"{what} is a {type(actual).__name__}", fix=f"give it the form of {_sizes(expected)}")
+    if _sizes(actual) != _sizes(expected):
+        raise BadInput(f"{what} has {_sizes(actual)}, not {_sizes(expected)}", fix="give both the same sizes")
+    for one, other in zip(_flat(actual)[1], _flat(expected)[1], strict=True):
         if one.dtype != other.dtype:
             raise BadInput(f"{what} holds {one.dtype}, not {other.dtype}".replace("torch.", ""), fix="convert one of them")
 

@@ -1,9 +1,9 @@
-"""A step that repeats: the tensor operations of one forward and backward pass, recorded once and replayed.
+"""Record the tensor operations of one forward and backward pass, and replay them.
 
-A small network spends most of a step on asking modules, building the graph and walking it.  For one shape of batch the
-operations that reach the processor are the same every time, so they are written down the first time and afterwards
-called one after another.  The kernels, their order and so every bit of the gradient stay what they were; the first
-replays are compared with the ordinary gradient to prove it.
+A small network spends most of a step on calling modules, and on building and traversing the graph.  For one shape of batch
+the kernels are the same every time, so they are recorded the first time and afterwards called one after another.  The
+kernels, their order and so every bit of the gradient are the same; the first replays are compared with the ordinary
+gradient to prove it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SHORT: dict[Any, Callable] = {
     _aten.sum.dim_IntList: torch.sum,
     _aten.mse_loss.default: torch._C._nn.mse_loss,
 }
-"""the same kernels by a shorter way in: the general one looks at a schema, which costs as much as a small product"""
+"""shortcuts to the same kernels: the general call checks a schema, which costs as much as a small product"""
 
 
 _REFUSED = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -45,89 +45,89 @@ class Unrepeatable(Exception):
 
 
 class Recorder(TorchDispatchMode):
-    """Writes down every tensor operation that runs while it is entered.
+    """Records every tensor operation that runs inside its `with`.
 
     Args:
         inputs: tensors whose content changes from replay to replay
-        fixed: tensors that stay where they are, such as parameters, whatever their content
+        fixed: tensors that keep their memory, such as parameters; their content may change
     """
 
     LARGEST = 1 << 24
-    """bytes of all tensors that are made on the way; a replay keeps them, and where they are many, calls cost little"""
+    """bytes of all intermediate tensors; a replay keeps them, and for large ones the overhead of calls is small"""
 
     def __init__(self, inputs: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
         super().__init__()
         if len({_storage_key(tensor) for tensor in inputs}) < len(inputs):
-            raise Unrepeatable("two inputs are the same tensor, which they need not be next time")
+            raise Unrepeatable("two inputs are the same tensor, which may differ in the next batch")
         self.bytes = 0
         self.alive: list[Any] = [*inputs, *fixed]
-        """all tensors seen, by slot; none may be freed while recording, or another would be taken for it"""
+        """all tensors seen, by slot; none may be freed while recording, or its id could be reused"""
         self.slots = {id(tensor): slot for slot, tensor in enumerate(self.alive)}
-        self.places = {_storage_key(tensor): slot for slot, tensor in enumerate(self.alive)}
+        self.storages = {_storage_key(tensor): slot for slot, tensor in enumerate(self.alive)}
         self.inputs, self.fixed = len(inputs), set(range(len(inputs), len(self.alive)))
-        self.numbers: set[int] = set()
+        self.constants: set[int] = set()
         """slots whose content never changes"""
         self.calls: list[tuple[Callable, tuple, dict[str, Any], list[int]]] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # there is no compiler here to hide from, and hiding imports it for more than a second
+        return False  # skipping would import the compiler, which takes more than a second
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
         if operation._schema.is_mutable or not _REFUSED.isdisjoint(operation.tags):
-            raise Unrepeatable(f"{operation} changes a tensor, draws at random or looks at values")
+            raise Unrepeatable(f"{operation} changes a tensor, is random or depends on values")
         result = operation(*args, **kwargs)
         outputs = [result] if isinstance(result, Tensor) else list(result)
         if not all(output is None or isinstance(output, Tensor) for output in outputs):
-            raise Unrepeatable(f"{operation} gives more than tensors")
-        taken = tuple(self._to_slots(value) for value in args), {name: self._to_slots(value) for name, value in kwargs.items()}
-        if isinstance(result, Tensor) and _storage_key(result) in self.places:  # the same numbers at the same place: nothing to do
+            raise Unrepeatable(f"{operation} returns more than tensors")
+        operands = tuple(self._to_slots(value) for value in args), {name: self._to_slots(value) for name, value in kwargs.items()}
+        if isinstance(result, Tensor) and _storage_key(result) in self.storages:  # the same memory: nothing to do
             self.alive.append(result)
-            self.slots[id(result)] = self.places[_storage_key(result)]
+            self.slots[id(result)] = self.storages[_storage_key(result)]
             return result
-        places = [self._new(output) for output in outputs]
-        sources = {value.index for value in _slots_in(taken)}
-        if sources and sources <= self.numbers:
-            self.numbers.update(places)
-            self.fixed.update(places)
+        output_indices = [self._new(output) for output in outputs]
+        sources = {value.index for value in _slots_in(operands)}
+        if sources and sources <= self.constants:
+            self.constants.update(output_indices)
+            self.fixed.update(output_indices)
         elif operation.is_view and sources <= self.fixed:
-            self.fixed.update(places)  # a view of something that stays is made once
+            self.fixed.update(output_indices)  # a view of a fixed tensor is made once
         else:
-            self.calls.append((_SHORT.get(operation, operation._op), *taken, places))
+            self.calls.append((_SHORT.get(operation, operation._op), *operands, output_indices))
         return result
 
     def _new(self, tensor: Tensor | None) -> int:
         slot = len(self.alive)
         self.alive.append(tensor)
         if tensor is not None:
-            self.slots[id(tensor)] = self.places[_storage_key(tensor)] = slot
+            self.slots[id(tensor)] = self.storages[_storage_key(tensor)] = slot
             self.bytes += tensor.numel() * tensor.element_size()
         if self.bytes > self.LARGEST:
-            raise Unrepeatable("too much would be kept")
+            raise Unrepeatable("the intermediate tensors are too large")
         return slot
 
     def _to_slots(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             if id(value) not in self.slots:
                 if value.dim():
-                    raise Unrepeatable("a tensor comes from outside")
+                    raise Unrepeatable("a tensor is neither an input nor a parameter or buffer")
                 slot = self._new(value)
                 self.fixed.add(slot)
-                self.numbers.add(slot)
+                self.constants.add(slot)
             return _Slot(self.slots[id(value)])
         return [self._to_slots(item) for item in value] if isinstance(value, (list, tuple)) else value
 
     def finish(self, outputs: Sequence[Any]) -> Replay:
-        """What must be called to have these outputs again."""
-        wanted = [self.slots[id(output)] for output in outputs]
-        needed, kept = set(wanted), []
+        """The calls that compute these outputs."""
+        output_slots = [self.slots[id(output)] for output in outputs]
+        needed, needed_calls = set(output_slots), []
         for call in reversed(self.calls):
             if needed.intersection(call[3]):
                 needed.update(value.index for value in _slots_in(call[1:3]))
-                kept.append(call)
-        held = [tensor.detach() if slot in self.fixed else None for slot, tensor in enumerate(self.alive)]
-        return Replay(self.inputs, held, kept[::-1], wanted)
+                needed_calls.append(call)
+        tensors = [tensor.detach() if slot in self.fixed else None for slot, tensor in enumerate(self.alive)]
+        return Replay(self.inputs, tensors, needed_calls[::-1], output_slots)
 
 
 class _Slot:
@@ -146,85 +146,87 @@ def _slots_in(value: Any) -> list[_Slot]:
 
 
 def _storage_key(tensor: Tensor) -> tuple:
-    """Where the numbers of a tensor lie; tensors of one place are the same numbers."""
+    """The memory of a tensor; tensors with equal keys are the same numbers."""
     return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 class Replay:
     """A recorded list of operations; `replay(*inputs)` gives the recorded outputs for new inputs."""
 
-    def __init__(self, inputs: int, held: list[Any], calls: list[tuple], wanted: list[int]) -> None:
-        self.inputs, self.held, self.wanted = inputs, held, wanted
+    def __init__(self, inputs: int, tensors: list[Any], calls: list[tuple], output_slots: list[int]) -> None:
+        self.inputs, self.tensors, self.output_slots = inputs, tensors, output_slots
         self.calls = [_call(*call) for call in calls]
 
     @torch.inference_mode()
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
-        held = self.held
-        held[: self.inputs] = inputs
+        tensors = self.tensors
+        tensors[: self.inputs] = inputs
         for call in self.calls:
-            call(held)
-        return [held[slot] for slot in self.wanted]
+            call(tensors)
+        return [tensors[slot] for slot in self.output_slots]
 
 
-def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], places: list[int]) -> Callable[[list[Any]], None]:
+def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], output_indices: list[int]) -> Callable[[list[Any]], None]:
     """One operation as a function of the list of tensors, into which it puts its outputs."""
     slots: list[Any] = [value.index if isinstance(value, _Slot) else None for value in args]
     simple = not _slots_in(kwargs) and all(slot is not None or not _slots_in(value) for slot, value in zip(slots, args, strict=True))
-    if not simple or len(places) > 1:
+    if not simple or len(output_indices) > 1:
 
-        def general(held: list[Any]) -> None:
-            result = operation(*_fill_slots(args, held), **_fill_slots(kwargs, held))
-            held[slice(places[0], places[-1] + 1)] = [result] if len(places) == 1 else result
+        def call_general(tensors: list[Any]) -> None:
+            result = operation(*_fill_slots(args, tensors), **_fill_slots(kwargs, tensors))
+            tensors[slice(output_indices[0], output_indices[-1] + 1)] = [result] if len(output_indices) == 1 else result
 
-        return general
-    (place,) = places
+        return call_general
+    (output_index,) = output_indices
     first = sum(slot is not None for slot in slots)
     rest = args[first:]
     if any(slot is None for slot in slots[:first]) or not 1 <= first <= 3:
 
-        def call_with_slots(held: list[Any]) -> None:
-            held[place] = operation(*[value if slot is None else held[slot] for slot, value in zip(slots, args, strict=True)], **kwargs)
+        def call_with_slots(tensors: list[Any]) -> None:
+            tensors[output_index] = operation(
+                *[value if slot is None else tensors[slot] for slot, value in zip(slots, args, strict=True)], **kwargs
+            )
 
         return call_with_slots
-    a, b, c = (*slots[:first], 0, 0)[:3]  # spelled out for one, two and three tensors: a loop would cost as much as the kernel
+    a, b, c = (*slots[:first], 0, 0)[:3]  # one function each for one, two and three tensors: a loop would cost as much as the kernel
 
-    def call_with_slot(held: list[Any]) -> None:
-        held[place] = operation(held[a], *rest, **kwargs)
+    def call_with_one(tensors: list[Any]) -> None:
+        tensors[output_index] = operation(tensors[a], *rest, **kwargs)
 
-    def two(held: list[Any]) -> None:
-        held[place] = operation(held[a], held[b], *rest, **kwargs)
+    def call_with_two(tensors: list[Any]) -> None:
+        tensors[output_index] = operation(tensors[a], tensors[b], *rest, **kwargs)
 
-    def three(held: list[Any]) -> None:
-        held[place] = operation(held[a], held[b], held[c], *rest, **kwargs)
+    def call_with_three(tensors: list[Any]) -> None:
+        tensors[output_index] = operation(tensors[a], tensors[b], tensors[c], *rest, **kwargs)
 
-    return (call_with_slot, two, three)[first - 1]
+    return (call_with_one, call_with_two, call_with_three)[first - 1]
 
 
-def _fill_slots(value: Any, held: list[Any]) -> Any:
+def _fill_slots(value: Any, tensors: list[Any]) -> Any:
     if isinstance(value, _Slot):
-        return held[value.index]
+        return tensors[value.index]
     if isinstance(value, dict):
-        return {name: _fill_slots(item, held) for name, item in value.items()}
-    return [_fill_slots(item, held) for item in value] if isinstance(value, (list, tuple)) else value
+        return {name: _fill_slots(item, tensors) for name, item in value.items()}
+    return [_fill_slots(item, tensors) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class ReplayedGradient:
-    """Gradient of an undivided batch into a flat buffer: like `mean.full_batch`, by replay where that is the same thing.
+    """Gradient of an undivided batch into a flat buffer: like `mean.full_batch`, by replay where that gives the same result.
 
-    It is the same thing for networks made of torch's and our own parts, whose operations depend on nothing but shapes;
-    a network of the user may count its calls or look at its values, so it is always asked.
+    It does for networks made of torch's and our own modules, whose operations depend only on shapes; a user's own module may
+    count its calls or branch on values, so it is always called.
     """
 
     LARGEST = 1 << 18
-    """parameters up to which a step is short enough to gain"""
+    """parameters up to which replaying is faster"""
     SHAPES = 4
-    """shapes of batches that are recorded; one that is seen once is not"""
+    """shapes of batches that are recorded, each at its second occurrence"""
     PROOFS = 2
-    """replays that are compared with the ordinary gradient before they are trusted"""
+    """replays that are compared with the ordinary gradient before replaying alone"""
 
     def __init__(self, model: nn.Module, objective: Any, flat: Flat, ordinary: Callable[[Batch], float]) -> None:
         self.model, self.objective, self.flat, self.ordinary = model, objective, flat, ordinary
-        self.homes: list[Any] = [slot.parameter.grad for slot in flat.slots]
+        self.flat_gradients: list[Any] = [slot.parameter.grad for slot in flat.slots]
         self.seen: set[tuple] = set()
         self.steps: dict[tuple, _Step | None] = {}
         """by shape of the batch; None where it cannot be replayed"""
@@ -233,32 +235,32 @@ class ReplayedGradient:
     def __call__(self, batch: Batch) -> float:
         if not self.possible:
             return self.ordinary(batch)
-        kind = tuple([(name, field.shape, field.stride(), field.dtype) for name, field in batch.fields.items()])
-        step = self.steps.get(kind) or self._new(kind, batch)
+        shape_key = tuple([(name, field.shape, field.stride(), field.dtype) for name, field in batch.fields.items()])
+        step = self.steps.get(shape_key) or self._new(shape_key, batch)
         if step is None:
             return self.ordinary(batch)
         loss, gradients = step(batch)
         if step.proofs < self.PROOFS:
-            return self._prove(kind, step, batch, loss, gradients)
+            return self._prove(shape_key, step, batch, loss, gradients)
         self.flat.grad.zero_()
-        torch._foreach_add_(self.homes, gradients)
+        torch._foreach_add_(self.flat_gradients, gradients)
         return loss
 
-    def _new(self, kind: tuple, batch: Batch) -> _Step | None:
-        """A recording for a shape that is seen for the second time."""
-        if kind in self.steps or len(self.steps) >= self.SHAPES:
+    def _new(self, shape_key: tuple, batch: Batch) -> _Step | None:
+        """Record a shape at its second occurrence."""
+        if shape_key in self.steps or len(self.steps) >= self.SHAPES:
             return None
-        if kind not in self.seen:
+        if shape_key not in self.seen:
             if len(self.seen) < 8 * self.SHAPES:
-                self.seen.add(kind)
+                self.seen.add(shape_key)
             return None
-        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        self.steps[kind] = self._record(batch)
-        for buffer, value in kept:
-            if not torch.equal(buffer, value):  # some kernels write into a buffer and do not say so
+        needed_calls = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        self.steps[shape_key] = self._record(batch)
+        for buffer, value in needed_calls:
+            if not torch.equal(buffer, value):  # some kernels write into a buffer without declaring it
                 buffer.copy_(value)
-                self.steps[kind] = None
-        return self.steps[kind]
+                self.steps[shape_key] = None
+        return self.steps[shape_key]
 
     def _record(self, batch: Batch) -> _Step | None:
         parameters = [slot.parameter for slot in self.flat.slots]
@@ -275,16 +277,16 @@ class ReplayedGradient:
                 raise Unrepeatable("a parameter is not used")
             raws, factors = zip(*[(term.raw, factor) for term, factor in terms.factors()], strict=True)
             return _Step(recorder.finish([*raws, *gradients]), factors)
-        except (Unrepeatable, RuntimeError, TypeError, NotImplementedError):  # a true mistake comes again by the ordinary way
+        except (Unrepeatable, RuntimeError, TypeError, NotImplementedError):  # a real error is raised again by the ordinary gradient
             return None
 
-    def _prove(self, kind: tuple, step: _Step, batch: Batch, loss: float, gradients: list[Tensor]) -> float:
+    def _prove(self, shape_key: tuple, step: _Step, batch: Batch, loss: float, gradients: list[Tensor]) -> float:
         """The ordinary gradient, and whether the replayed one equals it bit for bit."""
         expected = self.ordinary(batch)
-        same = loss == expected and all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, self.homes, strict=True))
+        same = loss == expected and all(torch.equal(ours, theirs) for ours, theirs in zip(gradients, self.flat_gradients, strict=True))
         step.proofs += 1
         if not same:
-            self.steps[kind] = None
+            self.steps[shape_key] = None
         return expected
 
 
@@ -301,7 +303,7 @@ class _Step:
 
 
 def repeatable(model: nn.Module, objective: Any) -> bool:
-    """Whether every part of the network and the objective are known to do the same for every batch of one shape."""
+    """Whether all modules and the objective are known to run the same operations for every batch of one shape."""
     modules, parameters = list(model.modules()), list(model.parameters())
     known = all(type(module).__module__.startswith(_KNOWN) or _declares(module) for module in modules)
     changed = any("forward" in vars(module) or any(map(_foreign, vars(module).values())) for module in modules)
@@ -325,5 +327,5 @@ _KNOWN = ("torch.nn.modules.", "sonde.nn.", "sonde.models.")
 
 
 def _declares(part: Any) -> bool:
-    """Whether a class itself declares that it is `repeatable`; what a class derived from it does, it does not know."""
+    """Whether a class itself declares that it is `repeatable`; a derived class must declare it again."""
     return vars(type(part)).get("repeatable") is True

@@ -1,9 +1,9 @@
-"""What each primitive does to a gradient on its way back: one vector-Jacobian product per ATen operation.
+"""Gradient rules of the primitives: one vector-Jacobian product per ATen operation.
 
 A rule is called as `rule(g, y, *args, **settings)` with the adjoint of the output, the output, and the arguments of the
 forward call; it returns one gradient per argument, in order, None where there is none.  Arguments left over get None.
-A rule may ignore broadcasting: the walk sums a gradient down to the shape of its argument.  An operation with several
-outputs gets a list of adjoints, None for outputs nobody used.
+A rule may ignore broadcasting: the backward pass sums a gradient down to the shape of its argument.  An operation with several
+outputs gets a list of adjoints, None for unused outputs.
 
 Rules are made of primitives that have rules themselves, so a gradient can be traced and differentiated again.
 """
@@ -29,7 +29,7 @@ FLAT = {
     *("ones_like", "zeros_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones", "new_empty", "new_full"),
     *("bernoulli", "detach"),
 }
-"""operations whose output does not move when their input moves a little; no gradient passes"""
+"""operations with zero or no gradient"""
 
 
 def rule(*names: str) -> Callable[[VJPRule], VJPRule]:

@@ -1,4 +1,4 @@
-"""A small encoder and decoder: what the `tiny` instances of objectives over codes are tried on."""
+"""A small encoder and decoder for the `tiny` instances of auto-encoder objectives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The common half of all likelihoods: -log Pr(y; theta), theta = link(model(x)), as sums with counts.
+"""The base class of likelihoods: -log Pr(y; theta), theta = link(model(x)), as sums with counts.
 
-A likelihood says what one target costs; masks, weights, counts and precision are handled here, once, for all of them.
+A likelihood defines the cost of one target; masks, weights, counts and precision are handled here for all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Likelihood(ABC):
     class_weights: Tensor | None = None
     """one weight per class, where the targets are labels and classes count differently"""
     event_axes: int = 0
-    """last axes of the targets that make one outcome, which a mask takes or leaves as a whole"""
+    """number of last axes of the targets that form one outcome, which is masked as a whole"""
 
     @abstractmethod
     def each(self, output: Tensor, y: Tensor, reduction: str = "none") -> Tensor:
@@ -46,54 +46,58 @@ class Likelihood(ABC):
 
     @abstractmethod
     def predict(self, output: Tensor) -> Tensor:
-        """What a user wants to see of the model's raw output."""
+        """The prediction that a user wants to see, from the raw output."""
 
     @abstractmethod
     def metrics(self, output: Tensor, y: Tensor) -> dict[str, Tensor]:
-        """Further metrics per target value, such as 1 for a right answer."""
+        """Further metrics per target value, such as 1 for a correct prediction."""
 
     @abstractmethod
     def target_rule(self, y: Tensor) -> tuple[str, Tensor, str] | None:
-        """The rule a target may break: (the rule in words, which targets break it, what to do about it)."""
+        """A constraint on targets: (its description, a mask of the targets that violate it, the fix)."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if "share" in batch:
-            raise BadInput("examples are mixtures of two, and the likelihood reads one target", where=self.name, fix="wrap it: Mixed(...)")
+            raise BadInput(
+                "examples are mixtures of two (mixup or CutMix), and the likelihood reads one target",
+                where=self.name,
+                fix="wrap it: Mixed(...)",
+            )
         return self.terms(ask(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
-        """The same from an output that is already there."""
-        share, y = self._share(batch)
-        if share is None:  # one call of torch's own sum: fewer nodes in the graph, and a small model feels each of them
-            return Terms(nll=Term(self._wide(self.each, output, y, "sum"), self._count(share, y), 1.0, self.factor))
-        return Terms(nll=Term(_total(self._wide(self.each, output, y), share), self._count(share, y), scale=self.factor))
+        """The same from a given output."""
+        weights, y = self._target_weights(batch)
+        if weights is None:  # one call of torch's own sum: fewer nodes in the graph, which matters for small models
+            return Terms(nll=Term(self._wide(self.each, output, y, "sum"), self._count(weights, y), 1.0, self.factor))
+        return Terms(nll=Term(_total(self._wide(self.each, output, y), weights), self._count(weights, y), scale=self.factor))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         """The count of each term; it never depends on the model."""
-        return {"nll": float(self._count(*self._share(batch)))}
+        return {"nll": float(self._count(*self._target_weights(batch)))}
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
-        """Further sums for reports; classes count alike here, masks and example weights still hold."""
-        share, y = self._share(batch)
-        count = y.numel() if share is None else share.sum(dtype=torch.float64)
+        """Further sums for reports, with masks and example weights but without class weights."""
+        weights, y = self._target_weights(batch)
+        count = y.numel() if weights is None else weights.sum(dtype=torch.float64)
         measures = self._wide(self.metrics, output.detach(), y)
-        return Terms(**{name: (_total(value, share), count) for name, value in measures.items()})
+        return Terms(**{name: (_total(value, weights), count) for name, value in measures.items()})
 
     def check(self, batch: Batch) -> None:
-        """Look at targets, mask and weights once and say precisely what is wrong with them."""
-        self._check_share(batch)
-        y = self._share(batch)[1]
+        """Raise BadInput if targets, mask or weights are invalid."""
+        self._check_mask_and_weight(batch)
+        y = self._target_weights(batch)[1]
         if y.is_floating_point() and bool((bad := y.isnan()).any()):
             self._refuse("targets must be numbers", bad, y, batch, "clean the data or mask these targets")
         violation = self.target_rule(y)
         if violation is not None:
             rule, bad, fix = violation
             mask = batch.get("mask")
-            bad = bad if mask is None else bad & _stretch(mask, y)  # what does not count may hold anything
+            bad = bad if mask is None else bad & _stretch(mask, y)  # masked targets may hold any value
             if bool(bad.any()):
                 self._refuse(rule, bad, y, batch, fix)
 
-    def _check_share(self, batch: Batch) -> None:
+    def _check_mask_and_weight(self, batch: Batch) -> None:
         y, mask = batch.y, batch.get("mask")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != y.shape[: min(mask.ndim, y.ndim - self.event_axes)]):
             raise BadInput(
@@ -104,35 +108,35 @@ class Likelihood(ABC):
         _weight.check(batch, self.name)
 
     def _refuse(self, rule: str, bad: Tensor, values: Tensor, batch: Batch, fix: str) -> NoReturn:
-        place = bad.nonzero()[0].tolist()
+        index = bad.nonzero()[0].tolist()
         ids = batch.get("ids")
-        example = place[0] if ids is None else int(ids[place[0]])
-        inside = f" at {tuple(place[1:])}" if len(place) > 1 else ""
+        example = index[0] if ids is None else int(ids[index[0]])
+        inside = f" at {tuple(index[1:])}" if len(index) > 1 else ""
         more = f" and {int(bad.sum()) - 1} more" if int(bad.sum()) > 1 else ""
-        value = values[tuple(place)].item()
+        value = values[tuple(index)].item()
         shown = f"{value:g}" if isinstance(value, float) else value
-        # The place is left open: the engine knows which part of which data set this is.
+        # No `where`: the engine knows which part of which data set this is.
         raise BadInput(f"{self.name} {rule}, not {shown} in example {example}{inside}{more}", fix=fix)
 
-    def _share(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
-        """How much each target counts (None: all alike), and targets that are harmless where they do not count."""
+    def _target_weights(self, batch: Batch) -> tuple[Tensor | None, Tensor]:
+        """The weight of each target (None: all 1), and the targets with masked ones set to 0."""
         y, mask, weight = batch.y, batch.get("mask"), batch.get("weight")
         if mask is None and weight is None:
             return None, y
-        share = torch.ones_like(y, dtype=torch.float32 if weight is None else weight.dtype)
+        weights = torch.ones_like(y, dtype=torch.float32 if weight is None else weight.dtype)
         if weight is not None:
-            share = share * _stretch(weight, y)
+            weights = weights * _stretch(weight, y)
         if mask is not None:
             real = _stretch(mask, y)
-            share = share * real
-            y = y.masked_fill(~real.expand_as(y), 0)  # padding may hold anything; 0 is at least a number
-        return share, y
+            weights = weights * real
+            y = y.masked_fill(~real.expand_as(y), 0)  # padding may be NaN
+        return weights, y
 
-    def _count(self, share: Tensor | None, y: Tensor) -> float | Tensor:
+    def _count(self, weights: Tensor | None, y: Tensor) -> float | Tensor:
         if self.class_weights is not None:
             by_class = self.class_weights.to(y.device)[y.long()]
-            share = by_class if share is None else share * by_class
-        return float(y.numel()) if share is None else share.sum(dtype=torch.float64)
+            weights = by_class if weights is None else weights * by_class
+        return float(y.numel()) if weights is None else weights.sum(dtype=torch.float64)
 
     @staticmethod
     def _wide(function, output: Tensor, y: Tensor, *more):
@@ -201,9 +205,9 @@ def _stretch(values: Tensor, y: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (y.ndim - values.ndim))
 
 
-def _total(values: Tensor, share: Tensor | None) -> Tensor:
-    """Sum of values by share; what does not count may be infinite or NaN without harm."""
-    return values.sum() if share is None else (values.masked_fill(share == 0, 0) * share.to(values.dtype)).sum()
+def _total(values: Tensor, weights: Tensor | None) -> Tensor:
+    """Weighted sum of values; a value with weight 0 may be infinite or NaN without harm."""
+    return values.sum() if weights is None else (values.masked_fill(weights == 0, 0) * weights.to(values.dtype)).sum()
 
 
 def _value_text(tensor: Tensor) -> str:

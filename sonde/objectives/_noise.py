@@ -1,4 +1,4 @@
-"""Random numbers that an objective needs: the batch's own where it brings some, else drawn."""
+"""Random numbers that an objective needs: a field of the batch if it has one, else drawn."""
 
 from __future__ import annotations
 

@@ -1,14 +1,17 @@
-"""One part of a joint objective: which of the model's outputs, against which fields of the batch, and how much it counts."""
+"""One part of a joint objective: an output of the model, its target in the batch and its weight."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from ..core.options import checked
+from ._wrapper import PenaltyFactor
 from .categorical import Categorical
 
 
 @final
+@checked
 @dataclass(frozen=True)
 class Part:
     """`weight` times the objective of one output."""
@@ -16,6 +19,6 @@ class Part:
     y: str = "y"
     """field of the batch that holds the target"""
     mask: str | None = None
-    """field that says where the target counts; none is everywhere"""
-    weight: float = 1.0
+    """field with the mask of the target; None uses all of it"""
+    weight: PenaltyFactor = 1.0
     objective: Any = field(default_factory=Categorical)

@@ -1,6 +1,6 @@
-"""How much each example counts: as much as its `weight` in the batch says, once where there is none.
+"""Weights of examples: the field `weight` of the batch, 1 where there is none.
 
-With weight 0 an example might as well be absent, with weight 2 it might as well be there twice.
+Weight 0 is the same as leaving the example out, weight 2 the same as repeating it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ..core.errors import BadInput
 
 
 def count(batch: Batch) -> float | Tensor:
-    """Examples, each as often as it counts."""
+    """The sum of the weights."""
     return batch.weight.sum(dtype=torch.float64) if "weight" in batch else float(len(batch))
 
 
 def total(each: Tensor, batch: Batch) -> Tensor:
-    """(B, ...) -> (...), the sum over examples; what does not count may be infinite or NaN without harm."""
+    """(B, ...) -> (...), the sum over examples; a value with weight 0 may be infinite or NaN."""
     weight = batch.get("weight")
     if weight is None:
         return each.sum(0)
@@ -35,9 +35,9 @@ def check(batch: Batch, name: str) -> None:
         raise BadInput(f"the weight is {tuple(weight.shape)} for {len(batch)} examples", where=name, fix="give one number per example")
     bad = ~(weight.isfinite() & (weight >= 0))
     if bool(bad.any()):
-        place = int(bad.nonzero()[0])
-        example = place if "ids" not in batch else int(batch.ids[place])
+        index = int(bad.nonzero()[0])
+        example = index if "ids" not in batch else int(batch.ids[index])
         raise BadInput(
-            f"{name} takes weights that are finite and not negative, not {float(weight[place]):g} in example {example}",
+            f"{name} takes weights that are finite and not negative, not {float(weight[index]):g} in example {example}",
             fix="fix the weights",
         )

@@ -1,4 +1,4 @@
-"""What objectives that wrap another objective share: targets, outputs and reports stay those of the wrapped one."""
+"""The base class of objectives that wrap another one: targets, outputs and measures stay those of the wrapped one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Wrapper(ABC):
 
     @property
     def phases(self) -> tuple[int, ...]:
-        return self.objective.phases  # no such attribute here either, where the other has none
+        return self.objective.phases  # AttributeError where the wrapped objective has none, as `hasattr` needs
 
     def phase_of(self, name: str) -> int:
         return self.objective.phase_of(name)

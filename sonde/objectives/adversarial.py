@@ -1,14 +1,14 @@
 """The losses of a GAN in two phases: steps of the discriminator and steps of the generator alternate.
 
     discriminator   -log D(x) - log(1 - D(G(z)))     generated examples are fixed
-    generator       -log D(G(z))                     the discriminator is fixed; log(1 - D) has no slope where D is sure
+    generator       -log D(G(z))                     the discriminator is fixed; log(1 - D) has no gradient where D is confident
     r1              |d logit/dx|^2 at real x         keeps D smooth: both then converge (Mescheder, Geiger and Nowozin, 2018)
 
-A step belongs to one of the two networks: its loss reaches the weights of that network alone, and the engine updates no others.
-Each has an optimizer and a clipped norm of its own, and the generator sees the discriminator after its update.  Were both updated
-at once, a game in which small steps go round in a circle would spiral outwards.
+A step updates one of the two networks: the other one gets no gradient from its loss.  Each network has its own optimizer and
+gradient clipping, and the generator sees the discriminator after its update.  Simultaneous updates of both would diverge in
+games in which small alternating steps cycle.
 
-Once G draws from the data's own distribution, D can do no better than 1/2: the losses are 2 log 2 = 1.386 and log 2 = 0.693.
+Once G samples from the distribution of the data, the best D is 1/2: the losses are 2 log 2 = 1.386 and log 2 = 0.693.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from torch.func import functional_call
 from torch.nn.functional import softplus
 
 from ..core.batch import Batch, ask
-from ..core.errors import BadInput
 from ..core.options import Count, Range, checked
 from ..core.terms import Term, Terms
 from . import _unlabeled, _weight
@@ -37,11 +36,11 @@ class Adversarial:
 
     The model has `latent` (numbers of noise), `generate(noise)` and `discriminator`; `model(x)` is the logit of "x is real".
     One example is generated for each real one and has the same weight.  Both terms are reported at every step; only the network
-    that the step belongs to gets a gradient.  Outside a training step both get theirs.
+    that the step updates gets a gradient.  Outside a training step both get one.
 
     Args:
-        smoothing: real examples are to be called real with a probability of 1 less this
-        r1: the loss holds half of this times the squared slope of the logit at real examples; 0 leaves it out
+        smoothing: the target probability of real examples is 1 minus this
+        r1: factor gamma of the penalty gamma/2 |d logit/dx|^2 at real examples; 0 leaves it out
         discriminator_steps: steps of the discriminator in a round
         generator_steps: steps of the generator after them; 0 trains the discriminator alone
     """
@@ -49,14 +48,11 @@ class Adversarial:
     @checked
     def __init__(
         self,
-        smoothing: Annotated[float, Range(0)] = 0.0,
+        smoothing: Annotated[float, Range(0, below=0.5)] = 0.0,
         r1: PenaltyFactor = 0.0,
         discriminator_steps: Count = 1,
         generator_steps: Annotated[int, Range(0)] = 1,
     ) -> None:
-        if smoothing >= 0.5:
-            message = f"smoothing must be a number below 0.5, not {smoothing!r}"
-            raise BadInput(message, where="adversarial", fix="0.1 calls real examples real with a probability of 0.9")
         self.smoothing, self.r1 = smoothing, r1
         self.phases = (DISCRIMINATOR,) * discriminator_steps + (GENERATOR,) * generator_steps
         self.phase: int | None = None
@@ -67,17 +63,17 @@ class Adversarial:
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         phase = self.phase
-        with learning(phase != DISCRIMINATOR):
+        with enable_grad_if(phase != DISCRIMINATOR):
             generated = model.generate(normal(model, batch, (len(batch), model.latent)))
-        with learning(phase != GENERATOR):
+        with enable_grad_if(phase != GENERATOR):
             real, slope = self._real_logits(model, batch)
             fake = None if phase == GENERATOR else model.discriminator(generated.detach()).flatten()
-        met = with_frozen_weights(model.discriminator, generated) if fake is None or phase is None else fake.detach()
-        fake = met.detach() if fake is None else fake
-        sure = (1 - self.smoothing) * softplus(-real) + self.smoothing * softplus(real)
+        generator_logits = with_frozen_weights(model.discriminator, generated) if fake is None or phase is None else fake.detach()
+        fake = generator_logits.detach() if fake is None else fake
+        real_cost = (1 - self.smoothing) * softplus(-real) + self.smoothing * softplus(real)
         each = {
-            "discriminator": (sure + softplus(fake), 1.0),
-            "generator": (softplus(-met), float(GENERATOR in self.phases)),
+            "discriminator": (real_cost + softplus(fake), 1.0),
+            "generator": (softplus(-generator_logits), float(GENERATOR in self.phases)),
             "fake": (fake.detach().sigmoid(), 0.0),
             **({} if slope is None else {"r1": (slope, self.r1 / 2)}),
         }
@@ -111,13 +107,13 @@ class Adversarial:
         return output.sigmoid()
 
 
-def learning(wanted: bool) -> torch.set_grad_enabled:
-    """Gradients where they are wanted and the caller has not turned them off."""
-    return torch.set_grad_enabled(wanted and torch.is_grad_enabled())
+def enable_grad_if(condition: bool) -> torch.set_grad_enabled:
+    """Enable gradients if the condition holds and the caller has not disabled them."""
+    return torch.set_grad_enabled(condition and torch.is_grad_enabled())
 
 
 def with_frozen_weights(module: nn.Module, x: Tensor) -> Tensor:
-    """module(x) that passes gradients on to x and none to the module's own weights; its outputs in one row."""
+    """module(x), flattened, with gradients for x and none for the weights of the module."""
     return functional_call(module, {name: weight.detach() for name, weight in module.named_parameters()}, (x,)).flatten()
 
 

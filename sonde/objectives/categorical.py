@@ -17,7 +17,7 @@ from ..core.errors import BadInput
 from ..core.options import Range, checked
 from ._likelihood import Likelihood, expand_like, misfit
 
-# Torch skips targets of this value without a word; ours are left out by a mask alone, so the value is out of reach.
+# torch silently skips targets equal to ignore_index; targets are left out by a mask only, so this value never occurs.
 _NEVER = -(2**60)
 
 
@@ -27,9 +27,9 @@ class Categorical(Likelihood):
 
     Args:
         classes: how many there are, so that labels can be checked before training; without it, at the first bad batch
-        smoothing: this share of each target is spread evenly over all classes; the loss is then the cross-entropy with the
+        smoothing: this fraction of each target is spread evenly over all classes; the loss is then the cross-entropy with the
             smoothed target, no longer a pure likelihood
-        weights: one number per class; a target counts as much as its class, in the sum and in the count
+        weights: one number per class, which multiplies the cost and the count of its targets
     """
 
     name = "categorical"

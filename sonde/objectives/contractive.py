@@ -1,4 +1,4 @@
-"""Contractive penalty: reconstruction plus lambda * sum_i norm(grad_x h_i)^2, so that the code moves little when x does.
+"""Contractive penalty: reconstruction plus lambda * sum_i norm(grad_x h_i)^2, so that the code changes little with x.
 
     one sigmoid layer:  sum_i (h_i (1 - h_i))^2 norm(W_i)^2          any other encoder: by automatic differentiation
 
@@ -57,15 +57,15 @@ def sigmoid_slope(code_BK: Tensor, weights_KD: Tensor) -> Tensor:
 
 def slope(encode: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """sum_i norm(grad_x h_i)^2 of any encoder, for each example (B,); one backward pass for each number of the code."""
-    learning = torch.is_grad_enabled()
+    with_graph = torch.is_grad_enabled()
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         code = encode(x).flatten(1)
         total = x.new_zeros(len(x))
         for i in range(code.shape[1]):
-            (gradient,) = torch.autograd.grad(code[:, i].sum(), x, create_graph=learning, retain_graph=True)
+            (gradient,) = torch.autograd.grad(code[:, i].sum(), x, create_graph=with_graph, retain_graph=True)
             total = total + gradient.flatten(1).square().sum(1)
-    return total if learning else total.detach()
+    return total if with_graph else total.detach()
 
 
 def tiny() -> tuple[Contractive, nn.Module, Batch]:

@@ -1,4 +1,4 @@
-"""Contrastive likelihood of pairs: which of the texts belongs to an image, and which of the images to a text (InfoNCE).
+"""Contrastive likelihood of pairs: which text belongs to an image, and which image to a text (InfoNCE).
 
     s_ij = scale * image_i . text_j
     cost of pair i = 1/2 (-log softmax_j(s_ij) at j = i) + 1/2 (-log softmax_j(s_ji) at j = i)
@@ -6,8 +6,8 @@
 van den Oord, Li and Vinyals, 2018; in both directions: Radford and others (CLIP), 2021.  Before training it is about log N for
 N pairs.
 
-The others of its group are the wrong answers of a pair, so the loss depends on who is in it: a batch cut through a group is
-another objective.  Groups are the values of a field `group` where the batch has one; else so many pairs in a row, or all.
+The other pairs of its group are the negatives of a pair, so splitting a group changes the loss.  Groups are the values of a
+field `group` of the batch, if it has one; else `group` consecutive pairs, or the whole batch.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ..core.terms import Terms
 class Contrastive:
     """The model gives 'image' and 'text', unit vectors (B, D), and 'scale', one number.  Drops nothing.
 
-    Examples have no weights here: a pair is also a wrong answer of the others, so it cannot count for itself alone.
+    Examples have no weights here: a pair is also a negative of the other pairs.
 
     Args:
-        group: pairs in a row that are compared with each other; a batch that is cut at multiples of it, between processes or to
-            save memory, keeps its loss.  0 is all that come together
-        same: a field of the batch; pairs that agree in it, such as by their text, are no wrong answers for each other
+        group: consecutive pairs that are compared with each other; a batch that is split at multiples of it, between
+            processes or into micro-batches, keeps its loss.  0 is the whole batch
+        same: a field of the batch; pairs that agree in it, such as those with the same text, are not negatives of each other
     """
 
     name = "contrastive"
@@ -47,7 +47,7 @@ class Contrastive:
         return self.terms(ask(model, batch), batch)
 
     def terms(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
-        """The same from an output that is already there."""
+        """The same from a given output."""
         scores = self._scores(output, batch)
         own = torch.arange(len(scores), device=scores.device)
         cost = F.cross_entropy(scores, own, reduction="sum") + F.cross_entropy(scores.mT, own, reduction="sum")
@@ -58,7 +58,7 @@ class Contrastive:
         return {"nll": float(len(batch))}
 
     def measures(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
-        """How often the right text of its group is found for an image, and the right image for a text."""
+        """Accuracy of retrieving the text of an image within its group, and the image of a text."""
         scores = self._scores(output, batch).detach()
         own = torch.arange(len(scores), device=scores.device)
         hits = {"texts_found": scores.argmax(1) == own, "images_found": scores.argmax(0) == own}
@@ -66,7 +66,7 @@ class Contrastive:
 
     def check(self, batch: Batch) -> None:
         if "weight" in batch:
-            message = "pairs cannot be weighted, because each is a wrong answer of the others"
+            message = "pairs cannot be weighted, because each is a negative of the others"
             raise BadInput(message, where=self.name, fix="leave out the field 'weight', and repeat or drop pairs")
         if self.same is not None and self.same not in batch:
             raise BadInput(
@@ -89,20 +89,20 @@ class Contrastive:
         with torch.autocast(image.device.type, enabled=False):
             wide = torch.promote_types(image.dtype, torch.float32)
             scores = output["scale"].to(wide) * image.to(wide) @ text.to(wide).mT
-        apart = self._excluded_pairs(batch, len(image), image.device)
-        return scores if apart is None else scores.masked_fill(apart, float("-inf"))
+        excluded = self._excluded_pairs(batch, len(image), image.device)
+        return scores if excluded is None else scores.masked_fill(excluded, float("-inf"))
 
     def _excluded_pairs(self, batch: Batch, n: int, device: torch.device) -> Tensor | None:
         """(B, B) which pairs are not compared; None where all are."""
         group = batch.get("group")
         if group is None and 0 < self.group < n:
             group = torch.arange(n, device=device) // self.group
-        apart = None if group is None else group != group.unsqueeze(1)
+        excluded = None if group is None else group != group.unsqueeze(1)
         if self.same is not None:
             field = batch.fields[self.same].flatten(1) if batch.fields[self.same].ndim > 1 else batch.fields[self.same].unsqueeze(1)
-            alike = (field == field.unsqueeze(1)).all(-1).fill_diagonal_(False)
-            apart = alike if apart is None else apart | alike
-        return apart
+            same_field = (field == field.unsqueeze(1)).all(-1).fill_diagonal_(False)
+            excluded = same_field if excluded is None else excluded | same_field
+        return excluded
 
 
 def tiny() -> tuple[Contrastive, nn.Module, Batch]:
@@ -121,5 +121,5 @@ def tiny() -> tuple[Contrastive, nn.Module, Batch]:
             return {name: F.normalize(vector, dim=-1) for name, vector in vectors.items()} | {"scale": self.log_scale.exp()}
 
     x = torch.linspace(0, 9, 42).reshape(7, 6).sin()
-    # Groups of 1, 4 and 2 pairs, in which the batch may be cut without a change.
+    # Groups of 1, 4 and 2 pairs; splitting between groups does not change the loss.
     return Contrastive(), Two(), Batch(x=x, group=torch.tensor([0, 1, 1, 1, 1, 2, 2]))

@@ -1,8 +1,8 @@
-"""The loss of a diffusion model: how far the noise it tells is from the noise that was put in, at a random step.
+"""The loss of a diffusion model: squared error of the predicted noise at a random step of the forward process.
 
 loss = |e - model(x_t, t)|^2 per number,   t uniform over 1 .. T,   e ~ N(0, I)      (Ho, Jain and Abbeel, 2020)
 
-0 for a model that always knows, 1 for one that always says 0.
+0 for a perfect prediction, 1 for a model that always predicts 0.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ._noise import normal
 
 @final
 class Denoised:
-    """Term 'noise', the mean squared error per number; 'told' is the mean square of the answer.
+    """Term 'noise', the mean squared error per element; the measure 'output_square' is the mean square of the prediction.
 
-    The model has `steps` (T) and `noised(x, noise, t)`; `model(x_t, t)` tells the noise.  Where it says what is best to
-    say, the mean of the noise given x_t, loss and 'told' add up to 1, the variance of the noise.
+    The model has `steps` (T) and `noised(x, noise, t)`; `model(x_t, t)` predicts the noise.  For the best possible prediction,
+    the mean of the noise given x_t, loss and 'output_square' add up to 1, the variance of the noise.
     """
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         x, n = batch.x, len(batch)
-        drawn = normal(model, batch, (n, 1 + x[0].numel()))  # of one draw: time and noise must not know each other
+        drawn = normal(model, batch, (n, 1 + x[0].numel()))  # one draw for both: time and noise must be independent
         time = (torch.special.ndtr(drawn[:, 0]) * model.steps).long().clamp(max=model.steps - 1) + 1
         noise = drawn[:, 1:].reshape(x.shape)
         output = model(model.noised(x, noise, time), time)
@@ -46,7 +46,7 @@ class Denoised:
         return {"noise": float(self._numbers(batch))}
 
     def measures(self, output: Tensor, batch: Batch) -> Terms:
-        return Terms(told=(_squares(output.detach(), batch), self._numbers(batch)))
+        return Terms(output_square=(_squares(output.detach(), batch), self._numbers(batch)))
 
     @staticmethod
     def _numbers(batch: Batch) -> float | Tensor:
@@ -74,13 +74,13 @@ def tiny() -> tuple[Denoised, nn.Module, Batch]:
 
         def __init__(self) -> None:
             super().__init__()
-            self.says = nn.Linear(3, 3)
+            self.predict = nn.Linear(3, 3)
 
         def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
             return 0.6 * x + 0.8 * noise
 
         def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
-            return self.says(x)
+            return self.predict(x)
 
     x = torch.linspace(-1, 1, 21).reshape(7, 3)
     return Denoised(), Line(), Batch(x=x, noise=torch.sin(7.0 * torch.arange(28)).reshape(7, 4))

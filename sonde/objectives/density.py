@@ -1,6 +1,6 @@
-"""Maximum likelihood of the data themselves: -log p(x) of a model that knows its density, such as a flow.
+"""Maximum likelihood of the inputs: -log p(x) of a model with a tractable density, such as a flow.
 
-For images of whole levels the model is given noise, which says where within its level each pixel lies (dequantization).
+For images with integer levels the model also gets noise, which dequantizes the pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._noise import normal
 
 @final
 class Density:
-    """Term 'nll': -log p(x) in nats per example, where `model(x)` is log p(x) (B,); the same in bits per number beside it."""
+    """Term 'nll': -log p(x) in nats per example, where `model(x)` is log p(x) (B,); measure 'bits_per_number', in bits per element."""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if getattr(model, "levels", 0):

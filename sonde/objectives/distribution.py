@@ -30,8 +30,8 @@ from ._likelihood import Likelihood, align, errors, expand_like, misfit
 Link = Callable[[Tensor], Tensor]
 Constraint = constraints.Constraint
 
-# Ways to say the same; the first that a distribution knows is the one the model gives.
-_SAME = (("logits", "probs"), ("scale_tril", "covariance_matrix", "precision_matrix"))
+# Equivalent parameters; the model outputs the first that a distribution has.
+_EQUIVALENT = (("logits", "probs"), ("scale_tril", "covariance_matrix", "precision_matrix"))
 
 
 def _positive(raw: Tensor) -> Tensor:
@@ -41,8 +41,8 @@ def _positive(raw: Tensor) -> Tensor:
 def _triangle(raw: Tensor) -> Tensor:
     """n(n+1)/2 numbers as a lower triangle, row by row, with a positive diagonal."""
     row = torch.arange(math.isqrt(2 * raw.shape[-1]), device=raw.device).unsqueeze(1)
-    places = row * (row + 1) // 2 + row.mT  # those above the diagonal are anywhere, and are cut off
-    full = raw[..., places.clamp(max=raw.shape[-1] - 1)]
+    indices = row * (row + 1) // 2 + row.mT  # entries above the diagonal are arbitrary, and are cut off
+    full = raw[..., indices.clamp(max=raw.shape[-1] - 1)]
     return full.tril(-1) + torch.diag_embed(_positive(full.diagonal(dim1=-2, dim2=-1)))
 
 
@@ -97,17 +97,17 @@ class Distribution(Likelihood):
         if not self.domains:
             raise BadInput(f"every parameter of '{self.name}' is fixed", fix="leave one to the model")
         self.links = {name: _link(self.name, name, domain, links.get(name)) for name, domain in self.domains.items()}
-        self.diagonal = {name for name, wish in links.items() if wish == "diagonal"}
+        self.diagonal = {name for name, link_choice in links.items() if link_choice == "diagonal"}
         self.vector = any(domain.event_dim for domain in self.domains.values())
         """whether the last axis of the output belongs to one target, because some parameter is a vector or a matrix"""
         # Bad targets are found by `check`; a model that gives NaN must show up in the loss, where the engine looks for it.
-        unchecked = {"validate_args": False} if _takes(family, "validate_args") else {}
-        self.make = partial(family, **unchecked)
+        no_checks = {"validate_args": False} if _takes(family, "validate_args") else {}
+        self.make = partial(family, **no_checks)
         try:
             self.event_axes = len(self.law(torch.zeros(sum(self._widths(2)))).event_shape)
         except TypeError as error:
             names = ", ".join({**self.fixed, **self.domains})
-            fix = f"give a function of {names}, and their domains, in place of the class"
+            fix = f"give a function of {names}, and their domains, instead of the class"
             raise BadInput(f"'{self.name}' cannot be made from {names} alone: {' '.join(str(error).split())}", fix=fix) from error
 
     def law(self, output: Tensor, y: Tensor | None = None) -> D.Distribution:
@@ -130,10 +130,10 @@ class Distribution(Likelihood):
         law, y = self.law(output, y), y.to(output.dtype)
         if y.shape != law.batch_shape + law.event_shape:
             raise self._misfit(output, y)
-        # What has no density may be padding: another point stands in for it, so that no gradient meets the logarithm of 0.
-        there = _usable(law, y)
-        cost = -law.log_prob(torch.where(_expand(there, y), y, _inner(_support(law), y)))
-        cost = torch.where(there | cost.isnan(), cost, torch.inf)
+        # A target without density may be padding: another point replaces it, so that the gradient of log 0 does not occur.
+        usable = _usable(law, y)
+        cost = -law.log_prob(torch.where(_expand(usable, y), y, _inner(_support(law), y)))
+        cost = torch.where(usable | cost.isnan(), cost, torch.inf)
         if reduction == "sum":
             return cost.sum()
         return _expand(cost / law.event_shape.numel(), y)
@@ -159,16 +159,16 @@ class Distribution(Likelihood):
         support, inside = _support(law), _usable(law, values)
         words = _words(support)
         if self.size is None and self.vector and isinstance(support, constraints.integer_interval):
-            words, inside = "whole numbers >= 0", constraints.nonnegative_integer.check(values)  # the last class is the model's affair
+            words, inside = "whole numbers >= 0", constraints.nonnegative_integer.check(values)  # the number of classes is not known yet
         elif words != _words(_support(other)):
-            words, inside = "finite", torch.isfinite(values)  # a support that moves with the raw numbers is the model's affair too
+            words, inside = "finite", torch.isfinite(values)  # the support depends on the output of the model
         elif bool((_expand(support.check(values) & ~inside, y) & torch.isfinite(values)).any()):
             words += ", with a finite density"
         bad = ~(_expand(inside, y) & torch.isfinite(values))
         return f"targets must be {words}", bad, "clean the data, or choose a distribution that allows them"
 
     def _law_of_one(self, y: Tensor, raw: float) -> D.Distribution:
-        """The distribution of one target where all raw numbers are the same: what can be known before there is a model."""
+        """The distribution of one target where all raw numbers are the same: what is known before there is a model."""
         n = self.size or (y.shape[-1] if self.vector and y.ndim > 1 else 1)
         return self.law(torch.full((sum(self._widths(n)),), raw, dtype=torch.float64, device=y.device))
 
@@ -182,7 +182,7 @@ class Distribution(Likelihood):
         return misfit(output, y, self.name, f"for each target first {', then '.join(self.domains)}")
 
     def _center(self, law: D.Distribution) -> tuple[Tensor, bool]:
-        """Mean, or mode where there is no mean; and whether it is a label, which is right or wrong but not near."""
+        """Mean, or mode where there is no mean; and whether it is a class label, for which a distance has no meaning."""
         centers = []
         for name in ("mean", "mode"):
             try:
@@ -202,31 +202,31 @@ def mixture(component: Callable[..., D.Distribution], **options: Any) -> Distrib
     known: Mapping[str, Constraint] = getattr(component, "arg_constraints", {})
     chosen = {name: constraints.independent(known[name], 1) for name in _chosen(known, set(options.get("links") or ()))}
 
-    def mixed(parts: Tensor, **parameters: Tensor) -> D.Distribution:
+    def mix(parts: Tensor, **parameters: Tensor) -> D.Distribution:
         inner = component(**parameters, validate_args=False)
         return D.MixtureSameFamily(D.Categorical(logits=parts, validate_args=False), inner, validate_args=False)
 
-    mixed.__name__ = f"mixture of {getattr(component, '__name__', 'parts')}"
-    return Distribution(mixed, domains={"parts": constraints.real_vector, **chosen}, **options)
+    mix.__name__ = f"mixture of {getattr(component, '__name__', 'parts')}"
+    return Distribution(mix, domains={"parts": constraints.real_vector, **chosen}, **options)
 
 
 def _chosen(known: Mapping[str, Constraint], named: set[str]) -> list[str]:
-    """Names of a full set of parameters: of those that say the same, the one a user named, else the first."""
+    """Names of a full set of parameters: of equivalent ones, the one a user named, else the first."""
     left_out = set()
-    for same in _SAME:
-        there = sorted((name for name in same if name in known), key=lambda name: name not in named)
-        left_out |= set(there[1:])
+    for same in _EQUIVALENT:
+        usable = sorted((name for name in same if name in known), key=lambda name: name not in named)
+        left_out |= set(usable[1:])
     return [name for name in known if name not in left_out]
 
 
-def _link(family: str, name: str, domain: Constraint, wish: str | Link | None) -> Link:
+def _link(family: str, name: str, domain: Constraint, link_choice: str | Link | None) -> Link:
     """The user's link, or the one that follows from the domain."""
-    if callable(wish):
-        return wish
-    if wish is not None:
-        if wish not in LINKS:
-            raise BadInput(f"no link '{wish}'", where=f"{family}, parameter '{name}'", fix=nearest(wish, LINKS))
-        return LINKS[wish]
+    if callable(link_choice):
+        return link_choice
+    if link_choice is not None:
+        if link_choice not in LINKS:
+            raise BadInput(f"no link '{link_choice}'", where=f"{family}, parameter '{name}'", fix=nearest(link_choice, LINKS))
+        return LINKS[link_choice]
     base = _base_constraint(domain)
     for known, link in ((constraints.real, "identity"), (constraints.simplex, "softmax"), (constraints.lower_cholesky, "cholesky")):
         if base is known and (domain.event_dim < 2 or link == "cholesky"):
@@ -265,7 +265,7 @@ def _usable(law: D.Distribution, y: Tensor) -> Tensor:
 
 def _support(law: D.Distribution) -> Constraint:
     if law.support is None:
-        raise BadInput(f"'{type(law).__name__}' does not say where its targets lie", fix="give it a `support`")
+        raise BadInput(f"'{type(law).__name__}' does not define its support", fix="give it a `support`")
     return law.support
 
 

@@ -1,4 +1,4 @@
-"""Evidence lower bound: what a variational auto-encoder is trained by, in nats per example.
+"""Evidence lower bound: the objective of a variational auto-encoder, in nats per example.
 
     log p(x) >= ELBO = E_q log p(x; h) - KL(q(h; x), p(h)),    q = N(mean, diag(exp(log_variance))),  p(h) = N(0, I)
     KL = 1/2 sum (mean^2 + variance - 1 - log variance)        exact;  the expectation by one draw h = mean + deviation * noise
@@ -34,10 +34,10 @@ class Elbo(Wrapper):
 
     The model has `encode(x) -> (mean, log_variance)` and `decode(h)`, the raw output of p(x; h).
 
-    A Bernoulli gives probabilities to 0 and 1 alone.  Gray pixels between them are allowed, but their figure is no log-probability
-    then: it only tells which of two models fits the same pixels better.  Draw them black or white for a bound on log p(x).
+    A Bernoulli is a distribution over 0 and 1 only.  Gray pixels are allowed, but the value is then not a log-probability: it can
+    only compare two models on the same pixels.  Binarize the pixels for a bound on log p(x).
 
-    Measures are those of the reconstruction through the mean code.  As there, a field `clean` is what a corrupted x should be.
+    Measures are those of the reconstruction through the mean code.  As there, a field `clean` is the target for a corrupted x.
 
     Args:
         likelihood: p(x; h), Bernoulli() for pixels that are 0 or 1, Gaussian(variance) for values
@@ -53,8 +53,8 @@ class Elbo(Wrapper):
         target, count = self.objective.own(batch).y, _weight.count(batch)
         mean, log_variance = model.encode(batch.x)
         h = mean + (log_variance / 2).exp() * normal(model, batch, mean.shape)
-        nll, price = -self.log_p(model.decode(h), target), kl(mean, log_variance)
-        return Terms(nll=Term(_weight.total(nll, batch), count), kl=Term(_weight.total(price, batch), count, self.beta))
+        nll, divergence = -self.log_p(model.decode(h), target), kl(mean, log_variance)
+        return Terms(nll=Term(_weight.total(nll, batch), count), kl=Term(_weight.total(divergence, batch), count, self.beta))
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return dict.fromkeys(("nll", "kl"), float(_weight.count(batch)))
@@ -67,7 +67,7 @@ class Elbo(Wrapper):
 
     @torch.no_grad()
     def log_likelihood(self, model: Any, x: Tensor, samples: int = 100, generator: Generator | None = None) -> Tensor:
-        """The importance-weighted bound on log p(x) of each example (B,), from so many codes drawn from q."""
+        """The importance-weighted bound on log p(x) of each example (B,), from `samples` codes drawn from q."""
         mean, log_variance = model.encode(x)
         weights = []
         for _ in range(samples):

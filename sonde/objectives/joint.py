@@ -5,7 +5,7 @@
     L_cls + lambda L_LM     {'label': Part(), 'tokens': Part('next', 'mask', weight=0.5)}         Radford and others 2018
     BERT                    {'tokens': Part('y', 'mask'), 'pair': Part('follows')}                Devlin and others 2019
 
-A mask of one flag per example says which examples have a target, so a batch may hold labeled and unlabeled ones.
+A mask with one flag per example selects the examples that have a target, so a batch may mix labeled and unlabeled ones.
 """
 
 from __future__ import annotations
@@ -35,9 +35,6 @@ class Joint:
     def __init__(self, parts: Mapping[str, Part]) -> None:
         if not parts:
             raise BadInput("a joint loss has no parts", where="joint", fix="give one for each output: {'label': Part()}")
-        for name, part in parts.items():
-            if isinstance(part.weight, bool) or not isinstance(part.weight, (int, float)) or not 0 <= part.weight < float("inf"):
-                raise BadInput(f"the weight of '{name}' must be a number >= 0, not {part.weight!r}", where="joint")
         self.parts = dict(parts)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:

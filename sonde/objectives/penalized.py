@@ -1,6 +1,6 @@
 """Regularized risk: any objective plus lambda * Omega(weights), each reported under its own name.
 
-loss = data term + l2 * sum w^2 + l1 * sum |w|          over the weights of the model, biases left alone
+loss = data term + l2 * sum w^2 + l1 * sum |w|          over the weights of the model without its biases
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     loss = mean over examples of -log p(x; xhat)          Gaussian: 1/2 norm(xhat - x)^2
 
-A batch with a field `clean` is one of a denoising auto-encoder: the model reads the corrupted x and is compared with `clean`.
-Compared with the corrupted x it would learn to copy the noise.
+A batch with a field `clean` is one of a denoising auto-encoder: the model reads the corrupted x and must reconstruct `clean`.
+With the corrupted x as target it would learn to copy the noise.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Reconstruction:
         return self.terms(ask(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
-        """The same from an output that is already there."""
+        """The same from a given output."""
         term = self.likelihood.terms(output, self.own(batch))["nll"]
         return Terms(nll=Term(term.raw, _weight.count(batch), scale=term.scale))
 
@@ -59,14 +59,14 @@ class Reconstruction:
         Pixels beyond 0 and 1 are refused here, at every step and not in `check` alone: an augmentation may have made them, and
         their Bernoulli cost has no lower bound.
         """
-        kept = {name: batch.fields[name] for name in ("weight", "ids") if name in batch}
+        others = {name: batch.fields[name] for name in ("weight", "ids") if name in batch}
         y = batch.get("clean", batch.x)
         if isinstance(self.likelihood, Bernoulli) and y.numel():
             low, high = (float(end) for end in y.aminmax())
             if low < 0 or high > 1:
                 message = f"Bernoulli pixels must lie between 0 and 1, and these go from {low:g} to {high:g}"
                 raise BadInput(message, fix="scale them to 0 ... 1, or use the likelihood Gaussian(variance)")
-        return Batch(y=y, **kept)
+        return Batch(y=y, **others)
 
 
 def tiny() -> tuple[Reconstruction, nn.Module, Batch]:

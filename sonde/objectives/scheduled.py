@@ -1,6 +1,6 @@
-"""Scheduled sampling: at random places the model reads its own last output in place of the true one, more and more of them.
+"""Scheduled sampling: at random positions the model reads its own last output instead of the true token, more often with time.
 
-x_t = y_{t-1} (the truth)  with probability 1 - f,   a token of the model's own  with probability f,   f = fraction(step)
+x_t = y_{t-1} (the true token)  with probability 1 - f,   a token predicted by the model  with probability f,   f = fraction(step)
 
 Fraction 0 is teacher forcing, 1 is free running.  Bengio et al., Scheduled Sampling for Sequence Prediction with Recurrent
 Neural Networks, 2015.
@@ -23,42 +23,45 @@ from ._wrapper import Wrapper
 from .categorical import Categorical
 
 Fraction = Callable[[int], float]
-"""share of places that are the model's own, as a function of the step"""
+"""step -> fraction of positions with tokens predicted by the model"""
 
 
 @checked
-def linear(steps: Count, most: Share = 1.0) -> Fraction:
-    """From 0 to `most` along a line, there after so many steps."""
-    return lambda step: most * min(step / steps, 1.0)
+def linear(steps: Count, maximum: Share = 1.0) -> Fraction:
+    """From 0 to `maximum` linearly, within `steps` steps."""
+    return lambda step: maximum * min(step / steps, 1.0)
 
 
 @checked
-def exponential(base: Annotated[float, Range(above=0, below=1)], most: Share = 1.0) -> Fraction:
-    """most (1 - base^step), base below 1: fast at first."""
-    return lambda step: most * (1 - base**step)
+def exponential(base: Annotated[float, Range(above=0, below=1)], maximum: Share = 1.0) -> Fraction:
+    """maximum (1 - base^step), base below 1: fast at first."""
+    return lambda step: maximum * (1 - base**step)
 
 
 @checked
-def inverse_sigmoid(pace: Annotated[float, Range(1)], most: Share = 1.0) -> Fraction:
-    """most (1 - pace / (pace + exp(step / pace))): slow at first, half after about pace log(pace) steps; pace at least 1."""
-    # pace / (pace + e^u) = 1 / (1 + e^(u - log pace)), which does not overflow; less its value at 0, so that it begins there
-    share: Fraction = lambda step: 1 / (1 + math.exp(min(math.log(pace) - step / pace, 700.0)))  # noqa: E731
-    return lambda step: most * (share(step) - share(0)) / (1 - share(0))
+def inverse_sigmoid(pace: Annotated[float, Range(1)], maximum: Share = 1.0) -> Fraction:
+    """maximum (1 - pace / (pace + exp(step / pace))): slow at first, half after about pace log(pace) steps; pace at least 1."""
+    # pace / (pace + e^u) = 1 / (1 + e^(u - log pace)), which does not overflow; shifted so that it starts at 0
+    fraction: Fraction = lambda step: 1 / (1 + math.exp(min(math.log(pace) - step / pace, 700.0)))  # noqa: E731
+    return lambda step: maximum * (fraction(step) - fraction(0)) / (1 - fraction(0))
 
 
 @torch.no_grad()
-def mix_inputs(model: Any, batch: Batch, share: float, likeliest: bool = False) -> Tensor:
-    """Inputs (B, T) of which a share are the model's own tokens, each chosen after the mixed inputs before it.
+def mix_inputs(model: Any, batch: Batch, fraction: float, likeliest: bool = False) -> Tensor:
+    """Inputs (B, T) of which a fraction are tokens predicted by the model from the mixed inputs before them.
 
-    What a token is cannot be differentiated, so inputs may be found first, place after place, and the outputs for all of
-    them computed at once afterwards: the gradient is that of a loop over the places.
+    Tokens are discrete and have no gradient, so the inputs are sampled first, position by position, and the outputs are
+    then computed for all of them at once: the gradient is that of a loop over the positions.
+
+    Args:
+        likeliest: take the argmax of the prediction instead of sampling from it
     """
     x = batch.x
     if not hasattr(model, "advance"):
         raise BadInput(
             "the model cannot continue from its own tokens", where="scheduled", fix="use one with `advance`, such as LanguageModel"
         )
-    own = torch.rand(len(x), x.shape[1] - 1, device=x.device) < share
+    own = torch.rand(len(x), x.shape[1] - 1, device=x.device) < fraction
     state = model.begin(*(batch.get(name) for name in model.reads if name != "x")) if hasattr(model, "begin") else None
     rows = [x[:, :1]]
     for t in range(1, x.shape[1]):
@@ -70,33 +73,33 @@ def mix_inputs(model: Any, batch: Batch, share: float, likeliest: bool = False) 
 
 @final
 class Scheduled(Wrapper):
-    """Any objective, on inputs of which a fraction are the model's own; targets, sums and counts stay what they are.
+    """Any objective, on inputs of which a fraction are predicted by the model; targets, sums and counts do not change.
 
-    The engine says which step comes next (`at`), so the fraction depends on the step alone, also in a resumed run; draws
-    come from the random key of the step.  A model that does not train, as in an evaluation, reads the truth alone.
+    The engine calls `at(step)` before each step, so the fraction depends on the step alone, also in a resumed run; samples
+    come from the random key of the step.  A model in evaluation mode reads the true tokens only.
 
     Args:
         objective: the objective of the outputs
-        fraction: step -> share of places
-        likeliest: the model's own token is its likeliest, in place of a draw from what it expects
+        fraction: step -> fraction of positions
+        likeliest: take the argmax of the prediction instead of sampling from it
     """
 
     def __init__(self, objective: Any, fraction: Fraction, likeliest: bool = False) -> None:
         self.objective, self.fraction, self.likeliest = objective, fraction, likeliest
         self.reached = 0
-        """the step whose fraction is in force"""
+        """the current step"""
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        share = self.share if getattr(model, "training", False) else 0.0
-        return self.objective(model, batch.replace(x=mix_inputs(model, batch, share, self.likeliest)) if share else batch)
+        fraction = self.current_fraction if getattr(model, "training", False) else 0.0
+        return self.objective(model, batch.replace(x=mix_inputs(model, batch, fraction, self.likeliest)) if fraction else batch)
 
     @property
-    def share(self) -> float:
-        """The fraction in force."""
-        share = self.fraction(self.reached)
-        if not 0 <= share <= 1:
-            raise BadInput(f"the fraction is {share:g} at step {self.reached}", where="scheduled", fix="give a number from 0 to 1")
-        return share
+    def current_fraction(self) -> float:
+        """The fraction at the current step."""
+        fraction = self.fraction(self.reached)
+        if not 0 <= fraction <= 1:
+            raise BadInput(f"the fraction is {fraction:g} at step {self.reached}", where="scheduled", fix="give a number from 0 to 1")
+        return fraction
 
     def counts(self, batch: Batch) -> dict[str, float]:
         return self.objective.counts(batch)
@@ -107,6 +110,6 @@ class Scheduled(Wrapper):
 
 
 def tiny() -> tuple[Scheduled, nn.Module, Batch]:
-    """A small working instance with input, at its first step: teacher forcing, which asks nothing of the model."""
+    """A small working instance with input, at its first step: teacher forcing."""
     x = torch.linspace(-1, 1, 21).reshape(7, 3)
     return Scheduled(Categorical(classes=4), linear(100)), nn.Linear(3, 4), Batch(x=x, y=torch.arange(7) % 4)

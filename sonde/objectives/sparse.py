@@ -1,20 +1,20 @@
-"""Code penalty: reconstruction plus lambda * Omega(h), a price on the code of each example.
+"""Sparse auto-encoder: reconstruction plus lambda * Omega(h), a penalty on the code of each example.
 
     l1   sum_i |h_i|            l2   sum_i h_i^2
     kl   sum_i rate log(rate / r_i) + (1 - rate) log((1 - rate) / (1 - r_i)),   r_i = mean of h_i over the batch, h in (0, 1)
 
-With a price a code may have more numbers than the example: few of them are used at a time.
+With a penalty a code may be wider than the example: few of its units are active at a time.
 """
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Annotated, Any, final
 
 from torch import Tensor, nn
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
-from ..core.options import checked
+from ..core.options import Range, checked
 from ..core.terms import Term, Terms
 from . import _weight
 from ._coder import Coder, examples
@@ -24,18 +24,18 @@ from .reconstruction import Reconstruction
 
 @final
 class Sparse(Wrapper):
-    """The objective's own terms, those of 'l1', 'l2' and 'kl' whose factors are not 0, and 'active', the share of values in use.
+    """The objective's own terms, those of 'l1', 'l2' and 'kl' whose factors are not 0, and 'active', the fraction of values in use.
 
-    The model has `encode` and `decode`.  The kl looks at the mean over the examples it is given at once; so unlike the other
-    penalties, that of a batch cut into parts is the mean over the parts.
+    The model has `encode` and `decode`.  The kl depends on the mean code over a batch; so, unlike the other penalties, that of
+    a batch split into parts is the mean over the parts.
 
     Args:
         objective: the objective of the output
         l1: factor of the mean absolute value of the code
         l2: factor of its mean square
-        kl: factor of the divergence of its rates of use from `rate`
-        rate: share of the examples that should use a number of the code, for kl
-        above: a value of the code larger than this is in use
+        kl: factor of the divergence of the activation rates from `rate`
+        rate: fraction of the examples in which a unit of the code should be active, for kl
+        above: a value of the code larger than this is active
     """
 
     @checked
@@ -45,15 +45,12 @@ class Sparse(Wrapper):
         l1: PenaltyFactor = 0.0,
         l2: PenaltyFactor = 0.0,
         kl: PenaltyFactor = 0.0,
-        rate: float = 0.05,
+        rate: Annotated[float, Range(above=0, below=1)] = 0.05,
         above: float = 0.0,
     ) -> None:
-        if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-            message = f"rate is a share of the examples, a number above 0 and below 1, not {rate!r}"
-            raise BadInput(message, where="sparse", fix="0.05 lets a number of the code be in use in 5 % of them")
         self.objective = Reconstruction() if objective is None else objective
         self.factors = {name: value for name, value in (("l1", l1), ("l2", l2), ("kl", kl)) if value}
-        self.rate, self.above = float(rate), above
+        self.rate, self.above = rate, above
 
     def __call__(self, model: Any, batch: Batch) -> Terms:
         code = model.encode(batch.x)
@@ -74,10 +71,10 @@ class Sparse(Wrapper):
         if name != "kl":
             return _weight.total((code_BK.abs() if name == "l1" else code_BK.square()).sum(1), batch)
         if bool(((code_BK < 0) | (code_BK > 1)).any()):
-            raise BadInput("a rate needs codes between 0 and 1", where="sparse", fix="use a sigmoid code, or l1 in place of kl")
+            raise BadInput("the kl penalty needs codes between 0 and 1", where="sparse", fix="use a sigmoid code, or l1 instead of kl")
         count = float(_weight.count(batch))
         mean_K = _weight.total(code_BK, batch) / max(count, 1e-30)
-        mean_K = mean_K.clamp(1e-6, 1 - 1e-6)  # a number that is always or never in use costs much, not infinity
+        mean_K = mean_K.clamp(1e-6, 1 - 1e-6)  # a unit that is always or never active has a large cost, not an infinite one
         rate = mean_K.new_tensor(self.rate)
         return count * (rate * (rate / mean_K).log() + (1 - rate) * ((1 - rate) / (1 - mean_K)).log()).sum()
 

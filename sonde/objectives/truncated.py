@@ -1,7 +1,7 @@
-"""Truncated back-propagation through time: a long row is read in pieces, and no gradient passes from piece to piece.
+"""Truncated back-propagation through time: a long sequence is read in pieces, and no gradient passes between pieces.
 
-The value of the loss is that of the whole row.  Its gradient keeps, of dh_t/dw = sum_{i<=t} (prod_{j=i+1..t} dh_j/dh_{j-1}) df_i/dw,
-only the terms since the beginning of the piece that holds t: at most as many as a piece has steps.
+The value of the loss is that of the whole sequence.  Of the gradient dh_t/dw = sum_{i<=t} (prod_{j=i+1..t} dh_j/dh_{j-1}) df_i/dw
+only the terms since the start of the piece of t remain: at most as many as a piece has steps.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .gaussian import Gaussian
 
 @final
 class Truncated(Wrapper):
-    """The objective's own terms, row by row in pieces, through `model.advance(x, state) -> (output, state)`.
+    """The objective's own terms, piece by piece, through `model.advance(x, state) -> (output, state)`.
 
-    Nothing is remembered from call to call: the state begins empty with each row, so a run resumes exactly.
+    Nothing is stored between calls: each sequence starts from an empty state, so a run resumes exactly.
 
     Args:
-        objective: what one piece costs
-        steps: tokens of a piece, the longest reach of a gradient
-        ordered: the pieces of a row follow one another: the state goes on, detached; otherwise each begins afresh
+        objective: the objective of one piece
+        steps: tokens per piece, the maximal number of steps a gradient is propagated
+        ordered: pass the detached state from piece to piece; otherwise each piece starts from an empty state
     """
 
     @checked
@@ -50,17 +50,17 @@ class Truncated(Wrapper):
         return self.objective.counts(batch)
 
     def _pieces(self, batch: Batch) -> Iterator[Batch]:
-        """Cuts the fields that run along time; those with one entry per row go with every piece."""
+        """Split the fields with a time axis; other fields are part of every piece."""
         length = batch.x.shape[1]
         timed = {name for name, value in batch.fields.items() if value.ndim > 1 and value.shape[1] == length}
         if "y" not in timed:
-            raise BadInput("pieces of a row need a target for each of its steps", where="truncated", fix="give y (batch, time)")
+            raise BadInput("truncated backpropagation needs a target for each step", where="truncated", fix="give y (batch, time)")
         for start in range(0, length, self.steps):
             yield batch.replace(**{name: batch.fields[name][:, start : start + self.steps] for name in timed})
 
 
 def tiny() -> tuple[Truncated, nn.Module, Batch]:
-    """A small working instance with input.  Its pieces begin afresh, so that its gradient is that of its value."""
+    """A small working instance with input.  Its pieces do not share a state, so its gradient is that of its value."""
 
     class Sums(nn.Linear):
         """Running sums of a linear map."""

@@ -14,8 +14,8 @@ class MuonAdamW(torch.optim.Optimizer):
 
     def __init__(self, groups: Sequence[dict[str, Any]], lr: float, betas: tuple[float, float] = (0.9, 0.999), **options: Any) -> None:
         options.setdefault("adjust_lr_fn", "match_rms_adamw")
-        cut = [self._split_group(group, matrices) for matrices in (True, False) for group in groups]
-        groups = [group for group in cut if group["params"]]
+        split_groups = [self._split_group(group, matrices) for matrices in (True, False) for group in groups]
+        groups = [group for group in split_groups if group["params"]]
         # The inner optimizers hold no state of their own: they borrow groups and state of this one at each step, so
         # saving, loading and changing the learning rate work as for any other optimizer.
         self.inner = {}
@@ -28,9 +28,9 @@ class MuonAdamW(torch.optim.Optimizer):
     @staticmethod
     def _split_group(group: dict[str, Any], matrices: bool) -> dict[str, Any]:
         params = list(group["params"])
-        kept = [i for i, p in enumerate(params) if (p.ndim == 2) == matrices]
-        names = {"names": [group["names"][i] for i in kept]} if "names" in group else {}
-        return {**group, **names, "params": [params[i] for i in kept], "rule": "muon" if matrices else "adamw"}
+        indices = [i for i, p in enumerate(params) if (p.ndim == 2) == matrices]
+        names = {"names": [group["names"][i] for i in indices]} if "names" in group else {}
+        return {**group, **names, "params": [params[i] for i in indices], "rule": "muon" if matrices else "adamw"}
 
     def step(self, closure=None):
         loss = None if closure is None else closure()

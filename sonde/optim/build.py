@@ -17,7 +17,7 @@ from ..core.options import Option, Range, check_names, checked
 from . import known
 from ._mixed import MuonAdamW
 
-_TORCHS = {
+_TORCH_OPTIONS = {
     "betas": (tuple[float, float], Range(0, below=1)),
     "momentum": (float, Range(0, below=1)),
     "alpha": (float, Range(0, below=1)),
@@ -25,13 +25,13 @@ _TORCHS = {
     "eps": (float | tuple | list, Range(0)),  # Adafactor has two, and None among them
     "dampening": (float, Range(0, 1)),
 }
-"""options of torch's rules: what each must be"""
+"""options of torch's optimizers: type and range"""
 
 
 @final
 @dataclass(frozen=True)
 class Optimizer:
-    """A rule with its settings, ready to be given parameters."""
+    """An update rule with its settings; `build` makes the torch optimizer of given parameters."""
 
     name: str
     lr: float
@@ -42,22 +42,22 @@ class Optimizer:
 
     @property
     def elementwise(self) -> bool:
-        """True if no entry of a tensor looks at another, so parameters may share one flat buffer."""
-        return _declared(self.name, "elementwise", known.WHOLE, True)
+        """True if the update of an entry does not depend on other entries, so parameters may share one flat buffer."""
+        return _rule_attribute(self.name, "elementwise", known.WHOLE, True)
 
     @property
     def linear_in_lr(self) -> bool:
         """True if a step is proportional to the learning rate."""
-        return _declared(self.name, "linear_in_lr", known.LINEAR, False)
+        return _rule_attribute(self.name, "linear_in_lr", known.LINEAR, False)
 
     def decays(self, name: str, parameter: Tensor, owner: nn.Module | None = None) -> bool:
         """Whether weight decay acts on a parameter of a module: on weights of linear maps and embeddings.
 
-        Not on biases and norms, which have fewer than two axes; nor, whatever their axes, on parameters that their module
-        declares in `no_decay`, such as the logarithm of a rate (0 is a rate of one, not of none).
+        Not on biases and norms, which have fewer than two axes; and not on parameters that their
+        module declares in `no_decay`, such as the logarithm of a rate (0 is a rate of one, not of none).
         """
-        spared = parameter.ndim < 2 or name.rpartition(".")[2] in getattr(owner, "no_decay", ())
-        return self.weight_decay > 0 and (self.decay_all or not spared)
+        exempt = parameter.ndim < 2 or name.rpartition(".")[2] in getattr(owner, "no_decay", ())
+        return self.weight_decay > 0 and (self.decay_all or not exempt)
 
     def build(self, groups: Sequence[dict[str, Any]]) -> torch.optim.Optimizer:
         """The torch optimizer for groups `{"params": [...], "weight_decay": ..., "names": [...]}`."""
@@ -86,10 +86,10 @@ def optimizer(
         raise BadInput(f"optimizer '{name}' has no weight decay", fix="leave weight_decay at 0")
     if name in _torch_rules():  # ours check themselves
         for option, value in options.items():
-            if option in _TORCHS:
-                _check(option, value, *_TORCHS[option], name)
+            if option in _TORCH_OPTIONS:
+                _check(option, value, *_TORCH_OPTIONS[option], name)
     settings = Optimizer(name, float(lr), float(weight_decay), bool(decay_all), options)
-    try:  # torch checks what is left, such as a Nesterov step without momentum, when it is given parameters
+    try:  # torch checks the rest, such as Nesterov without momentum, when it gets parameters
         settings.build([{"params": [torch.zeros(2, 2, requires_grad=True)], "weight_decay": settings.weight_decay, "names": ["trial"]}])
     except BadInput:
         raise
@@ -105,11 +105,11 @@ def _switches() -> dict[str, tuple[str, bool, str]]:
     return {also[0]: (*also[1:], name) for name, also in declared.items() if also}
 
 
-def _declared(name: str, what: str, torchs: Sequence[str], usual: bool) -> bool:
-    """What a rule of ours declares by an attribute of its class; of torch's rules, those listed differ from the usual."""
+def _rule_attribute(name: str, what: str, exceptions: Sequence[str], default: bool) -> bool:
+    """An attribute of the class of one of our rules; for torch's rules the default, negated for the exceptions."""
     if name in _torch_rules():
-        return usual != (name in torchs)
-    return bool(getattr(_rule(name), what, usual))
+        return default != (name in exceptions)
+    return bool(getattr(_rule(name), what, default))
 
 
 def _switch_rule(name: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:

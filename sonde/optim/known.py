@@ -1,10 +1,10 @@
-"""What must be known about torch's own rules, which cannot declare it themselves; nothing is imported.
+"""Properties of torch's optimizers, which cannot declare them themselves; nothing is imported.
 
 A rule of `sonde.optim.rules` declares the same as attributes of its class:
 
-    elementwise   no entry of a tensor looks at another, so parameters may share one flat buffer
+    elementwise   the update of an entry does not depend on other entries, so parameters may share one flat buffer
     linear_in_lr  a step is proportional to the learning rate, so many runs that differ in it can be stepped at once
-    also          (rule of torch, option, setting): another way to ask for it, as an option of a rule of torch
+    also          (rule of torch, option, setting): the rule is also an option of a rule of torch
 """
 
 REFUSED = {
@@ -16,6 +16,6 @@ REFUSED = {
 FUSED = ("adam", "adamw", "sgd", "adagrad")
 """torch has a one-pass kernel for these on a CPU"""
 WHOLE = ("muon", "adafactor")
-"""rules in which entries of a tensor look at each other"""
+"""rules that are not elementwise"""
 LINEAR = ("sgd", "adam", "adamw", "rmsprop", "adagrad", "adadelta", "adamax", "nadam", "radam")
 """rules whose step is proportional to the learning rate"""

@@ -1,12 +1,12 @@
-"""How far to go along a direction: exact, Armijo and strong-Wolfe line search, and steepest descent with any of them.
+"""Step size along a direction: exact, Armijo and strong-Wolfe line search, and steepest descent with any of them.
 
     phi(eta) = L(theta + eta d)        phi'(0) = g.d < 0, the direction points downhill
 
     exact     phi'(eta) = 0                                       on a quadratic with d = -g:  eta = g.g / g.A g
     armijo    phi(eta) <= phi(0) + c1 eta phi'(0)                 enough decrease (Armijo 1966)
-    wolfe     armijo, and |phi'(eta)| <= c2 |phi'(0)|             and most of the slope is used up (Wolfe 1969)
+    wolfe     armijo, and |phi'(eta)| <= c2 |phi'(0)|             and a small enough slope (Wolfe 1969)
 
-Every search returns rate 0 where no step lowers the loss by more than rounding: it stands at a minimum.
+Every search returns rate 0 where no step lowers the loss by more than rounding: it is at a minimum.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..core.options import Range, checked
 LineFunction = Callable[[float], tuple[float, float]]
 """eta -> phi(eta), phi'(eta)"""
 Search = Literal["exact", "armijo", "wolfe"]
-MOST = 100
+MAX_EVALUATIONS = 100
 """evaluations after which a search has failed; doubling as often reaches 2^100"""
 
 
 class LinePoint(NamedTuple):
-    """A place on the line: how far along, the loss there, and its slope along the line."""
+    """A point on the line: its step size, the loss and the slope along the line."""
 
     rate: float
     value: float
@@ -49,22 +49,22 @@ def exact(line: LineFunction, first: float = 1.0) -> LinePoint:
     if start.slope == 0:
         return start
     low, high = start, _at(line, first)
-    for _ in range(MOST):
-        if not high.finite:  # too far: come back half of the way
+    for _ in range(MAX_EVALUATIONS):
+        if not high.finite:  # too far: go back half of the distance
             high = _at(line, (low.rate + high.rate) / 2)
         elif high.slope < 0:
             low, high = high, _at(line, 2 * high.rate)
         else:
-            root = brentq(lambda rate: line(rate)[1], low.rate, high.rate, xtol=1e-300, rtol=8.9e-16, maxiter=MOST, disp=False)
+            root = brentq(lambda rate: line(rate)[1], low.rate, high.rate, xtol=1e-300, rtol=8.9e-16, maxiter=MAX_EVALUATIONS, disp=False)
             return _at(line, root)
     raise _endless(low)
 
 
 def armijo(line: LineFunction, first: float = 1.0, c1: float = 1e-4) -> LinePoint:
-    """The first of  first, first/2, first/4, ...  that lowers the loss by a share c1 of what the slope promises."""
+    """The first of  first, first/2, first/4, ...  that lowers the loss by at least c1 times what the slope predicts."""
     start = _start(line, first)
     rate = first
-    for _ in range(MOST):
+    for _ in range(MAX_EVALUATIONS):
         if -rate * start.slope <= _rounding(start):
             break
         here = _at(line, rate)
@@ -89,7 +89,7 @@ def wolfe(line: LineFunction, first: float = 1.0, c1: float = 1e-4, c2: float = 
     if start.slope == 0:
         return start
     low, high = start, _at(line, first)
-    for _ in range(MOST):
+    for _ in range(MAX_EVALUATIONS):
         if too_high(high, low):
             break
         if flat(high):
@@ -101,7 +101,7 @@ def wolfe(line: LineFunction, first: float = 1.0, c1: float = 1e-4, c2: float = 
     else:
         raise _endless(low)
     # Between low and high lies a rate that meets both: low meets the first, and its slope points toward high.
-    for _ in range(MOST):
+    for _ in range(MAX_EVALUATIONS):
         if abs((high.rate - low.rate) * low.slope) <= _rounding(start):
             break
         here = _at(line, _cubic_minimum(low, high))
@@ -153,15 +153,15 @@ class Descent(torch.optim.Optimizer):
         with torch.enable_grad():
             loss = closure()
         here, gradient = parameters_to_vector(params).clone(), _gradient(params)
-        seen = {0.0: (float(torch.as_tensor(loss).detach()), -float(gradient @ gradient))}
+        evaluated = {0.0: (float(torch.as_tensor(loss).detach()), -float(gradient @ gradient))}
 
         def line(rate: float) -> tuple[float, float]:
-            if rate not in seen:
+            if rate not in evaluated:
                 vector_to_parameters(here - rate * gradient, params)
                 with torch.enable_grad():
                     value = float(torch.as_tensor(closure()).detach())
-                seen[rate] = value, -float(gradient @ _gradient(params))
-            return seen[rate]
+                evaluated[rate] = value, -float(gradient @ _gradient(params))
+            return evaluated[rate]
 
         group = self.param_groups[0]
         first = 2 * group["rate"] if group["rate"] else group["lr"]
@@ -198,7 +198,7 @@ def _rounding(start: LinePoint) -> float:
 
 
 def _cubic_minimum(low: LinePoint, high: LinePoint) -> float:
-    """Where the cubic through two points and their slopes is lowest, kept off the ends; the middle where it has no such place."""
+    """Minimum of the cubic through two points and their slopes, at least a tenth of the interval from its ends; else the midpoint."""
     width = high.rate - low.rate
     middle = low.rate + width / 2
     if not high.finite:
@@ -209,8 +209,8 @@ def _cubic_minimum(low: LinePoint, high: LinePoint) -> float:
         return middle
     d2 = math.copysign(math.sqrt(square), width)
     bottom = high.slope - low.slope + 2 * d2
-    share = 1 - (high.slope + d2 - d1) / bottom if bottom else 0.5
-    return low.rate + width * min(max(share, 0.1), 0.9)
+    fraction = 1 - (high.slope + d2 - d1) / bottom if bottom else 0.5
+    return low.rate + width * min(max(fraction, 0.1), 0.9)
 
 
 def _endless(low: LinePoint) -> NumericalStop:

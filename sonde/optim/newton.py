@@ -1,10 +1,10 @@
-"""Newton's method: jump to the minimum of the second-order model of the loss, with damping where that model has none.
+"""Newton's method: step to the minimum of the quadratic model of the loss, with damping where that model has none.
 
     theta <- theta - lr (H + mu I)^-1 g
 
-mu is 0 for the textbook step (Newton), a constant for a cautious one (Levenberg 1944).  The step needs H + mu I > 0.
-Where it is not, `indefinite="refuse"` stops and names the eigenvalue; `indefinite="damp"` raises mu past it, and goes on
-raising it until the loss falls.
+mu is 0 for the plain step (Newton), a constant for a damped one (Levenberg 1944).  The step needs H + mu I > 0.
+Otherwise `indefinite="refuse"` raises an error with the eigenvalue; `indefinite="damp"` increases mu past it, and further
+until the loss falls.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..core.errors import BadInput, NumericalStop
 from ..core.options import Range, checked
 
 LARGEST = 4096
-"""parameters; the Hessian of more would not fit well in memory, nor its eigenvectors in a minute"""
-RAISES = 60
-"""times mu is raised by 4 before a step is given up"""
+"""parameters; a larger Hessian needs too much memory, and its eigenvectors more than a minute"""
+MAX_RAISES = 60
+"""how often mu is multiplied by 4 before a step is given up"""
 
 
 @final
@@ -32,7 +32,7 @@ class Newton(torch.optim.Optimizer):
     not call `backward`, because the step differentiates the loss twice.
 
     Args:
-        lr: share of the step that is taken; 1 solves a quadratic at once
+        lr: fraction of the Newton step; 1 solves a quadratic in one step
         damping: mu, added to every eigenvalue of the Hessian
         indefinite: refuse or damp, where H + mu I is not positive definite
 
@@ -97,7 +97,7 @@ class Newton(torch.optim.Optimizer):
             return loss
         if not definite:  # the flattest direction then counts as if it were as curved upwards as it is downwards
             self.shift = 2 * abs(self.lowest) + max(self.shift, 1e-8 * float(curvatures.abs().max()), floor)
-        for _ in range(RAISES):
+        for _ in range(MAX_RAISES):
             evaluate_at(self.shift)
             if float(closure()) <= float(loss):
                 return loss

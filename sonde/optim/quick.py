@@ -1,7 +1,7 @@
 """The update of Adam and AdamW as a single call of torch's own fused kernel.
 
 `torch.optim.Adam.step` sorts its tensors by device and type and counts steps before it calls the kernel; for a few
-flat buffers that never change, this is done once.  Same kernel, same numbers, same state: checkpoints cannot tell.
+flat buffers that never change, this is done once.  Same kernel, same numbers, same state: checkpoints are the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import torch
 
 
 def quick_step(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:
-    """A function that does what `optimizer.step()` does, or None where there is no shorter way.
+    """A function that does what `optimizer.step()` does, or None where there is no shortcut.
 
-    The optimizer must have made its first step; its state must stay in place from then on, and of its settings only the
-    learning rate may change.
+    The optimizer must have made its first step.  From then on its state tensors must not be replaced, and of its settings only
+    the learning rate may change.
     """
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return None

@@ -1,7 +1,7 @@
-"""Race of optimizers: the same start, the same loss, steps counted until a target; who diverges is named and stops.
+"""Comparison of optimizers: same start, same loss, steps counted until a target; one that diverges is reported and stopped.
 
-Every update rule may enter: all names of `sonde.optim.build`, and those that need the loss as a function.  Rates are not
-learned, so each entrant is tried at several and shown at its best one.
+All optimizers of `sonde.optim.build` can be compared, and those that need the loss as a function.  Each one is run with
+several learning rates and shown with its best.
 
     from sonde.optim.race import race, standard_rules
     tracks = race(start=[w], loss=lambda weights, step: ..., entrants=standard_rules(), steps=200, target=1e-3)
@@ -29,13 +29,13 @@ Fate = Literal["reached", "diverged", "stalled", "ran out"]
 RATES = tuple(10 ** (k / 2) for k in range(-6, 2))
 """0.001 to 3.2, two to a decade"""
 BEYOND = 1e6
-"""a loss this many times above where it began has diverged"""
+"""a loss this many times above its initial value has diverged"""
 
 
 @final
 @dataclass(frozen=True)
 class Entrant:
-    """An update rule under a name of its own.  `rates` is empty where it finds its own."""
+    """An optimizer with a name.  `rates` is empty where it finds its own step size."""
 
     name: str
     make: MakeOptimizer
@@ -45,7 +45,7 @@ class Entrant:
 @final
 @dataclass
 class Track:
-    """How one optimizer went."""
+    """The run of one optimizer."""
 
     name: str
     rate: float | None
@@ -55,9 +55,9 @@ class Track:
     path: list[Tensor] = field(default_factory=list)
     """the weights at each of them, flat, where they were kept"""
     why: str = ""
-    """what stopped it, where something did"""
+    """what stopped it, if anything"""
     target: float = -math.inf
-    """may be set after the race, where it depends on how low the others came"""
+    """may be set after the race, where it depends on the losses of the others"""
 
     @property
     def steps(self) -> int | None:
@@ -66,7 +66,7 @@ class Track:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
+        """How it ended, as text."""
         fate = "reached" if self.fate == "ran out" and self.steps is not None else self.fate
         return f"{fate}: {self.why}" if self.why else fate
 
@@ -87,7 +87,7 @@ def entrant(name: str, rates: Sequence[float] = RATES) -> Entrant:
 
 
 def standard_rules(rates: Sequence[float] = RATES) -> list[Entrant]:
-    """The rules of the textbooks, one of each."""
+    """The standard optimizers, one of each."""
     return [entrant(name, rates) for name in EVERYONE]
 
 
@@ -100,7 +100,7 @@ def follow(
     keep: bool = False,
     evaluate: Callable[[], float] | None = None,
 ) -> Track:
-    """Let an optimizer move the weights until the loss is at most `target`, it diverges, it stands still, or `steps` are over.
+    """Let an optimizer move the weights until the loss is at most `target`, it diverges, it stalls, or `steps` are over.
 
     loss(step) is the loss to differentiate at a step; evaluate() gives the loss that counts, where that is another one.
     """
@@ -161,14 +161,14 @@ def race(
             track.name, track.rate = each.name, rate if each.rates else None
             if best is None or track.sort_key() < best.sort_key():
                 best = track
-            enough = best.steps or enough  # a slower one need not go on past the best so far
+            enough = best.steps or enough  # a slower one can stop at the best so far
         assert best is not None
         tracks.append(best)
     return sorted(tracks, key=Track.sort_key)
 
 
 def columns(tracks: Sequence[Track]) -> dict[str, list[Any]]:
-    """The result as columns of a table, in the order given."""
+    """The tracks as columns of a table."""
     return {
         "optimizer": [track.name for track in tracks],
         "rate": ["its own" if track.rate is None else f"{track.rate:.3g}" for track in tracks],

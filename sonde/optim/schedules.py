@@ -1,6 +1,6 @@
-"""Learning-rate schedules: functions (step, steps) -> factor on the learning rate, with nothing remembered in between.
+"""Learning-rate schedules: functions (step, steps) -> factor on the learning rate, without any state.
 
-The first update is step 0 of `steps`.  Past the end a schedule stays where it ended.
+The first update is step 0 of `steps`.  Past the end a schedule keeps its last value.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def constant() -> Schedule:
 
 @_schedule
 def inverse_time(half: Annotated[float, Range(above=0)] = 1.0) -> Schedule:
-    """1 / (1 + step / half): falls like 1/t, slowly enough to reach any minimum and fast enough to settle in it.
+    """1 / (1 + step / half): falls like 1/t, slowly enough to reach any minimum and fast enough to converge.
 
     Args:
         half: steps after which the factor is one half; 1 gives 1, 1/2, 1/3, ...
@@ -64,7 +64,7 @@ def step_decay(every: Annotated[int, Range(least=1)], factor: Annotated[float, R
 
     Args:
         every: steps between two drops
-        factor: what remains after a drop
+        factor: what the rate is multiplied by at a drop
     """
     return lambda step, steps: factor ** (step // every)
 
@@ -81,29 +81,29 @@ def cosine(floor: Share = 0.0) -> Schedule:
 
 @_schedule
 def warmup_cosine(warmup: Share = 0.05, floor: Share = 0.0) -> Schedule:
-    """Rises in a straight line, then falls as half a cosine wave.
+    """Rises linearly, then falls as half a cosine wave.
 
     Args:
-        warmup: share of all steps spent rising
+        warmup: fraction of all steps spent rising
         floor: factor at the end
     """
 
     def factor(step: int, steps: int) -> float:
-        rising = round(warmup * steps)
-        if step < rising:
-            return (step + 1) / rising
-        return _cosine((step - rising) / max(steps - rising, 1), floor)
+        warmup_steps = round(warmup * steps)
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        return _cosine((step - warmup_steps) / max(steps - warmup_steps, 1), floor)
 
     return factor
 
 
 @_schedule
 def warmup_stable_decay(warmup: Share = 0.05, decay: Share = 0.2, floor: Share = 0.0) -> Schedule:
-    """Rises in a straight line, stays at 1, then falls in a straight line.
+    """Rises linearly, stays at 1, then falls linearly.
 
     Args:
-        warmup: share of all steps spent rising
-        decay: share of all steps spent falling
+        warmup: fraction of all steps spent rising
+        decay: fraction of all steps spent falling
         floor: factor at the end
     """
     if warmup + decay > 1:
@@ -114,13 +114,13 @@ def warmup_stable_decay(warmup: Share = 0.05, decay: Share = 0.2, floor: Share =
         )
 
     def factor(step: int, steps: int) -> float:
-        rising, falling = round(warmup * steps), round(decay * steps)
-        if step < rising:
-            return (step + 1) / rising
-        if falling == 0:
+        warmup_steps, decay_steps = round(warmup * steps), round(decay * steps)
+        if step < warmup_steps:
+            return (step + 1) / warmup_steps
+        if decay_steps == 0:
             return 1.0
-        left = max(steps - step, 0) / falling
-        return floor + (1 - floor) * min(left, 1.0)
+        remaining = max(steps - step, 0) / decay_steps
+        return floor + (1 - floor) * min(remaining, 1.0)
 
     return factor
 

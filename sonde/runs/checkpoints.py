@@ -1,9 +1,9 @@
-"""Checkpoints that survive: written aside, synced, renamed, with a checksum for every byte.
+"""Checkpoints that survive: written to a temporary folder, synced, renamed, with a checksum for every byte.
 
     checkpoints/step-00001200/
         model.safetensors  optim.safetensors  rng.safetensors
         best.safetensors   the best weights so far, unless they are those of model.safetensors
-        state.json         step, best figure, early stopping, position in metrics.jsonl, callbacks
+        state.json         step, best metric, early stopping, position in metrics.jsonl, callbacks
         manifest.json      written last: format, step, run id, fingerprint, {file: [size, sha256]}
 
 Why both defenses: checksums alone never load garbage but can lose an acknowledged checkpoint at a power loss; syncing
@@ -55,10 +55,10 @@ def write(
     final = path_of(folder, step)
     if final.exists():
         return final
-    written = files.dump_json(state)
-    if len(written) > files.JSON_LIMIT:
+    state_json = files.dump_json(state)
+    if len(state_json) > files.JSON_LIMIT:
         raise BadInput(
-            f"the state to be saved takes {len(written)} bytes", where="callbacks", fix="keep large things in files of their own"
+            f"the state to be saved takes {len(state_json)} bytes", where="callbacks", fix="keep large things in files of their own"
         )
     aside = folder / f".tmp-{step}-{os.getpid()}-{secrets.token_hex(4)}"
     try:
@@ -69,7 +69,7 @@ def write(
         listing = {}
         for name, chunks in contents.items():
             listing[name] = files.write_file(aside / name, chunks)
-        listing["state.json"] = files.write_file(aside / "state.json", [written])
+        listing["state.json"] = files.write_file(aside / "state.json", [state_json])
         manifest = {"format": FORMAT, "step": step, **about, "files": {name: list(entry) for name, entry in listing.items()}}
         files.write_file(aside / "manifest.json", [files.dump_json({**manifest, "sha256": _digest(manifest)})])
         files.disk.fsync_directory(aside)
@@ -104,11 +104,11 @@ def verify(path: Path, names: Iterable[str]) -> tuple[dict[str, bytes], dict[str
     match = NAME.match(path.name.removeprefix("bad-"))
     if type(manifest.get("step")) is not int or (match and int(match.group(1)) != manifest["step"]):
         raise damage_error(path, "manifest.json belongs to another step")
-    wanted = {*names, "state.json"}
+    expected = {*names, "state.json"}
     listed, present = set(manifest["files"]), {entry.name for entry in path.iterdir()} - {"manifest.json"}
-    if listed != wanted or present != wanted:
-        raise damage_error(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ wanted)))
-    content = {name: _verify(path / name, *manifest["files"][name]) for name in sorted(wanted)}
+    if listed != expected or present != expected:
+        raise damage_error(path, "files missing or extra: " + ", ".join(sorted((listed | present) ^ expected)))
+    content = {name: _verify(path / name, *manifest["files"][name]) for name in sorted(expected)}
     if len(content["state.json"]) > files.JSON_LIMIT:
         raise damage_error(path, "state.json is too large")
     state = files.parse_json(content["state.json"])
@@ -127,12 +127,12 @@ def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
         free = f"{files.disk.free_bytes(folder):,} bytes free"
     except OSError:
         free = "free space unknown"
-    kept = steps(folder)
+    saved = steps(folder)
     return ResourceFault(
         f"a checkpoint could not be written: {error.strerror or error}",
         where=f"{folder} (need {need:,} bytes, {free})",
-        last_good=f"checkpoint at step {kept[-1]}" if kept else "no checkpoint yet",
-        fix="make room or repair the directory; the run goes on and tries again at the next checkpoint",
+        last_good=f"checkpoint at step {saved[-1]}" if saved else "no checkpoint yet",
+        fix="make room or repair the directory; the run continues and tries again at the next checkpoint",
     )
 
 

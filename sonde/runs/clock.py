@@ -1,4 +1,4 @@
-"""The wall clock, read here and nowhere else: for people, never to compute with."""
+"""The wall clock of log files; nothing is computed from it."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import datetime
 
 
 def now() -> str:
-    """Wall-clock time for people; nothing is ever computed from it."""
+    """The local time in ISO format."""
     return datetime.datetime.now().astimezone().isoformat(timespec="seconds")

@@ -1,6 +1,6 @@
-"""The run directory: what was asked, what happened, what was learned.
+"""The run directory: the request, the history and the results of a run.
 
-run.json        what was asked: recipe and its options, seed, options of the run, versions, data hashes; written once, atomically
+run.json        the request: recipe and its options, seed, options of the run, versions, data hashes; written once, atomically
 metrics.jsonl   one row per logged step, deterministic; cut back to the checkpoint on resume, so never a duplicate
 events.jsonl    what happened and when: starts, resumes, checkpoints, warnings; the only file with clock times
 result.json     the final metrics, written when the run is done
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core import files, renamed
-from ..core.errors import BadInput, DataUnusable, ResourceFault, RunBusy
+from ..core.errors import BadInput, DataUnusable, ResourceFault, RunBusy, nearest
 from .clock import now
 
 FORMAT = 2
@@ -107,7 +107,7 @@ class RunDirectory:
             ) from error
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Rows of a .jsonl file; a torn last line, left by a kill, is passed over."""
+        """Rows of a .jsonl file; a torn last line, left by a kill, is skipped."""
         path = self.path / name
         if not path.is_file():
             return
@@ -130,9 +130,7 @@ def fresh(name: str, root: Path | None = None) -> Path:
 
 
 def find(text: str | Path) -> RunDirectory:
-    """A run by path, or by its name under runs/; a wrong one gets the nearest."""
-    from ..core.errors import nearest
-
+    """A run by its path, or by its name under runs/."""
     for path in (Path(text), ROOT / text):
         run = RunDirectory(path)
         if run.exists:

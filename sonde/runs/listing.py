@@ -1,4 +1,4 @@
-"""Run directories at a glance, without torch: what was asked, how far it came, what it reached."""
+"""Summaries of run directories, without torch: options, progress, metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from ..core.errors import SondeError, clean
 
 METRICS = ("test/accuracy", "valid/accuracy", "test/loss", "valid/loss", "loss")
-"""which figure speaks for a run, most telling first"""
+"""metrics that summarize a run, the first that exists is shown"""
 
 
 @dataclass
@@ -31,13 +31,13 @@ class RunSummary:
 
     @property
     def main(self) -> str:
-        """The figure that speaks for the run, with its name."""
+        """The metric that summarizes the run, with its name."""
         name = next((name for name in METRICS if name in self.metrics), next(iter(self.metrics), None))
         return "-" if name is None else f"{name} {self.metrics[name]:.4g}"
 
 
 def folders(home: Path) -> list[Path]:
-    """Directories under `home` that hold a run, whole or broken."""
+    """Directories under `home` that hold a run, complete or broken."""
     marks = ("run.json", "metrics.jsonl", "events.jsonl", "checkpoints")
     inside = sorted(path for path in home.iterdir() if path.is_dir()) if home.is_dir() else []
     return [path for path in inside if any(os.path.lexists(path / mark) for mark in marks)]
@@ -49,7 +49,7 @@ def summarize(path: Path) -> RunSummary:
         return _read(path)
     except SondeError as error:
         return RunSummary(path, status=f"unreadable: {error.what}")
-    except Exception as error:  # a table of many runs must not fall to one of them, however it is broken
+    except Exception as error:  # one broken run must not break the table of all runs
         return RunSummary(path, status=f"unreadable: {clean(error)[:80]}")
 
 
@@ -74,7 +74,7 @@ def _read(path: Path) -> RunSummary:
 
 
 def _stop_status(folder: Any, step: int) -> str:
-    """How far it came, and where it would go on."""
+    """The last step, and the checkpoint from which the run continues."""
     saved = [int(entry.name.removeprefix("step-")) for entry in folder.checkpoints.glob("step-*") if entry.name[5:].isdigit()]
     last = max(saved, default=0)
     return f"stopped at step {step}" if last == step else f"stopped at step {step}, continues from {last}"
@@ -110,7 +110,7 @@ def busy(path: Path) -> bool:
     return False
 
 
-def differing(seen: Sequence[RunSummary]) -> list[str]:
+def differences(seen: Sequence[RunSummary]) -> list[str]:
     """For each run, the options in which the runs of its recipe differ, as text."""
     texts = []
     for one in seen:

@@ -32,7 +32,7 @@ class Log:
         self.fd: int | None = None
 
     def open(self, size: int | None) -> None:
-        """Go on after `size` bytes, forgetting rows that a killed process wrote later; None keeps what is there."""
+        """Continue after `size` bytes and drop rows that a killed process wrote later; None keeps all of them."""
         try:
             self._open(size)
         except OSError as error:

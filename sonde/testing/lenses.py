@@ -55,7 +55,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(next(iter(known), "") == "subject", "the first argument of read is not 'subject'")
     for name, option in list(known.items())[1:]:
         require(name not in LOOKING, f"its option '{name}' is an argument of looking itself; give it another name")
-        require(not option.required, f"its option '{name}' has no default")
+        require(not option.is_required, f"its option '{name}' has no default")
         require(bool(option.help), f"its option '{name}' has no line 'name: text' in the docstring of read")
 
 

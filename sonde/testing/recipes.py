@@ -46,7 +46,7 @@ def options_have_type_and_help(module: ModuleType) -> None:
     for option in options_of(make, stem(module)).values():
         require(option.name in hints, f"option '{option.name}' has no type")
         require(bool(option.help) or option.name == "seed", f"option '{option.name}' has no help line")
-        require(option.required or option.check(option.default) == option.default, f"the default of '{option.name}' is not of its type")
+        require(option.is_required or option.check(option.default) == option.default, f"the default of '{option.name}' is not of its type")
 
 
 def its_model_is_counted_without_memory(make: Callable[[], Recipe]) -> None:

@@ -19,9 +19,13 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import sonde.estimators
 from sonde.core.errors import BadInput
+from sonde.core.options import constrained_arguments
+from sonde.estimators.glove import GloVe
+from sonde.estimators.word2vec import Word2Vec
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the checks feed odd tables on purpose, and the estimators say so
 names = pytest.mark.parametrize("name", sonde.estimators.homes())
+SENTENCES = ["one word and another"] * 9
 
 
 def make(name):
@@ -94,6 +98,20 @@ def test_pipeline_and_search(name):
     argument = next(key for key, value in model.get_params().items() if isinstance(value, bool | float | str))
     search = GridSearchCV(steps, {f"{type(model).__name__.lower()}__{argument}": [model.get_params()[argument]]}, cv=2)
     assert search.fit(X, y).best_score_ == pytest.approx(cross_val_score(steps, X, y, cv=2).mean())
+
+
+@pytest.mark.parametrize("kind", [*(getattr(sonde.estimators, name) for name in sonde.estimators.homes()), Word2Vec, GloVe])
+def test_arguments_are_held_to_their_ranges_in_fit(kind):
+    X, y = (SENTENCES, None) if kind in (Word2Vec, GloVe) else table(kind())
+    options = constrained_arguments(kind, kind.__name__)
+    numbers = [
+        name for name, value in kind().get_params().items() if type(value) in (int, float) and name not in ("random_state", "dropout")
+    ]
+    assert options and set(numbers) - {"valid"} <= options.keys()
+    for name, option in options.items():
+        for wrong in ("?", True, *([(-1,) if option.many else -1, np.float64("nan")] if option.range else [])):
+            with pytest.raises(BadInput, match=f"^argument '{name}' of {kind.__name__} (must be|takes) "):
+                kind(**{name: wrong}).fit(X, y)
 
 
 @names

@@ -113,8 +113,8 @@ def is_causal(model: nn.Module) -> bool:
     return model.trunk.causal if isinstance(model, Tagger) else getattr(model, "causal", True)
 
 
-def close(actual: Tensor, wanted: Tensor) -> None:
-    torch.testing.assert_close(actual, wanted, atol=1e-9, rtol=1e-9)
+def close(actual: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
 
 
 def test_every_model_is_here() -> None:
@@ -159,8 +159,8 @@ def test_padding_changes_nothing(model: nn.Module) -> None:
             results = [model(padded.x, spans=Spans.of_lengths(lengths))]
         for row, n in enumerate(lengths.tolist()):
             alone = batch[row : row + 1].replace(**{field: whole[row : row + 1, :n]})
-            for actual, wanted in zip(results, outputs(ask(model, alone)), strict=True):
-                close(actual[row : row + 1].narrow(axis, 0, wanted.shape[axis]), wanted)
+            for actual, expected in zip(results, outputs(ask(model, alone)), strict=True):
+                close(actual[row : row + 1].narrow(axis, 0, expected.shape[axis]), expected)
 
 
 def test_going_on_is_like_one_pass(model: nn.Module) -> None:
@@ -182,8 +182,8 @@ def test_saved_and_loaded_it_says_the_same(name: str) -> None:
     if not name.startswith("ngram"):  # which has nothing but its counts, and those are the same
         assert not torch.equal(outputs(ask(again, draw_batch(first)))[0], outputs(ask(first, draw_batch(first)))[0])
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
-    for actual, wanted in zip(outputs(ask(again, draw_batch(first))), outputs(ask(first, draw_batch(first))), strict=True):
-        assert torch.equal(actual, wanted)
+    for actual, expected in zip(outputs(ask(again, draw_batch(first))), outputs(ask(first, draw_batch(first))), strict=True):
+        assert torch.equal(actual, expected)
 
 
 # The registry ---------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def test_a_signature_is_read() -> None:
     assert list(options) == ["width", "lr", "widths", "act", "text", "depth", "shifts", "bias", "steps"]
     assert options["width"] == Option("width", int, 32, Range(1, 4096), "channels of the first convolution", "example")
     assert options["lr"].help == "step size of the first step" and options["bias"].type is bool
-    assert options["steps"].required and not options["width"].required
+    assert options["steps"].is_required and not options["width"].is_required
     assert options["widths"].many and not options["text"].many
 
 
@@ -277,7 +277,7 @@ def test_a_json_schema_refuses_what_an_option_refuses() -> None:
     options = options_of(example, "example")
     schema = json_schema(options, "example", "what it is")
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert schema["required"] == [name for name, option in options.items() if option.required]
+    assert schema["required"] == [name for name, option in options.items() if option.is_required]
     values = [0, 1, 3, -1, 1.5, 1e9, True, None, "up", "x", "", [1, 2], [0.5], [0], [], ["a"], {}]
     for name, option in options.items():
         judge = jsonschema.Draft202012Validator(schema["properties"][name])
@@ -288,7 +288,7 @@ def test_a_json_schema_refuses_what_an_option_refuses() -> None:
                 assert not judge.is_valid(value), f"{name}={value!r} passes the schema only"
             else:
                 assert judge.is_valid(value), f"{name}={value!r} passes the option only"
-        if not option.required:
+        if not option.is_required:
             assert judge.is_valid(schema["properties"][name]["default"])
 
 

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.core._shapes import say
+from sonde.core._shapes import describe
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.reading import Bars, Diagram, Heat, Images, Lines, Plane, Reading, Scatter, Table, Text, plain
 
@@ -66,14 +66,16 @@ def test_the_page_about_readings_is_that_of_the_code() -> None:
     for kind, cls in Reading.KINDS.items():
         schema = Reading.schema(kind)
         rows = [
-            f"| `{n}` | {say(each)} | {each['description']} |" for n, each in schema["properties"].items() if n not in common | {"kind"}
+            f"| `{n}` | {describe(each)} | {each['description']} |"
+            for n, each in schema["properties"].items()
+            if n not in common | {"kind"}
         ]
         section = "\n".join(
             [f"## {cls.__name__}: `{kind}`", "", schema["description"], "", "| field | JSON | meaning |", "|---|---|---|", *rows]
         )
         assert section + "\n" in page, f"put this into docs/readings.md:\n\n{section}\n"
     for name in common:
-        assert f"| `{name}` | {say(schema['properties'][name])} | {schema['properties'][name]['description']} |\n" in page
+        assert f"| `{name}` | {describe(schema['properties'][name])} | {schema['properties'][name]['description']} |\n" in page
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,7 @@ def test_the_page_about_readings_is_that_of_the_code() -> None:
         (lambda: Lines("t", {"a": [1, 2]}, x={"a": [1, "k"]}), "x['a'][1] must be number or null, not 'k'"),
         (lambda: Lines("t", {"a": [1]}, log=["z"]), "log[0] must be 'x' or 'y', not 'z'"),
         (lambda: Lines("t", {"a": [1]}, log="y"), "log must be ['x' or 'y'], not 'y'"),
-        (lambda: Heat("t", {"a": [[1, 2], [1]]}), "'a' has not the shape (2, 2) of the first matrix"),
+        (lambda: Heat("t", {"a": [[1, 2], [1]]}), "'a' does not have the shape (2, 2) of the first matrix"),
         (lambda: Heat("t", {"a": [[1, 2]]}, columns=["one"]), "columns has 1 items for 2"),
         (lambda: Table("t", {"a": [1], "b": []}), "column 'b' has 0 items for 1"),
         (lambda: Table("t", {"a": [1]}, formats={"a": "kilo"}), "formats['a'] must be 'si' or 'bytes' or 'percent', not 'kilo'"),

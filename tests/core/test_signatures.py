@@ -20,16 +20,16 @@ PLUGINS = [(kind, name) for kind in KINDS for name in registry.names(kind)]
 def test_reading_and_importing_agree(kind: str, name: str) -> None:
     module = registry.load(kind, name)
     function = type(module.tiny()) if kind == "nn.mixers" else getattr(module, KINDS[kind])
-    declared = signatures.declared(registry.folder(kind) / f"{name}.py", KINDS[kind], "owner", skip=("subject", "seed"))
+    declared = signatures.read_signature(registry.folder(kind) / f"{name}.py", KINDS[kind], "owner", skip=("subject", "seed"))
     assert declared is not None, "write its options with types, Annotated, Literal, Range and constants"
     assert declared.options == options_of(function, "owner", skip=("subject", "seed"))
     assert declared.summary == (inspect.getdoc(function) or "").split("\n")[0]
 
 
-def declared(tmp_path: Path, text: str, name: str = "recipe") -> signatures.Declared | None:
+def declared(tmp_path: Path, text: str, name: str = "recipe") -> signatures.Signature | None:
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    return signatures.declared(path, name, skip=("seed",))
+    return signatures.read_signature(path, name, skip=("seed",))
 
 
 def test_what_options_are_written_with(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def recipe(a: int, b: Share = -0.5, c: Literal["x", 3] = "x", *, d: tuple[int, .
     read = declared(tmp_path, text)
     assert read is not None and read.summary == "What it is."
     assert read.options == options_of(registry.load_file(tmp_path / "mine.py").recipe, skip=("seed",))
-    assert read.options["a"].required and read.options["b"].range == Range(0, below=4) and read.options["d"].default == (1, 6)
+    assert read.options["a"].is_required and read.options["b"].range == Range(0, below=4) and read.options["d"].default == (1, 6)
 
 
 @pytest.mark.parametrize(

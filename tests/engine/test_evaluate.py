@@ -47,8 +47,8 @@ def test_a_run_tells_how_far_reconstructions_are(name, weighted, tmp_path):
     )
     run = sonde.train(recipe, run=tmp_path / "run", threads=1, quiet=True)
     rows = [row for row in run.metrics if "valid/loss" in row]
-    wanted = {f"valid/{figure}" for figure in {"loss", "squared_error", "absolute_error", *terms}}
-    assert len(rows) == 2 and all({key for key in row if key.startswith("valid/")} == wanted for row in rows)
+    expected = {f"valid/{figure}" for figure in {"loss", "squared_error", "absolute_error", *terms}}
+    assert len(rows) == 2 and all({key for key in row if key.startswith("valid/")} == expected for row in rows)
     with torch.no_grad():
         each = F.mse_loss(run.model().eval()(X[30:]), X[30:], reduction="none").mean(1)
     share = WEIGHT[30:] if weighted else torch.ones(23)

@@ -460,8 +460,8 @@ def test_signals_at_random_times(seed: int, memory: Path, reference: dict[str, s
     rng, steps = random.Random(seed), Steps()
     number = rng.choice(list(CODES))
     running = attempt(memory / "run", before=steps.counting())
-    wanted = rng.randint(1, STEPS - 4)
-    while steps.done < wanted:
+    expected = rng.randint(1, STEPS - 4)
+    while steps.done < expected:
         assert not running.ends_within(0.0005)
     running.send(number)
     stopped_well(memory / "run", CODES[number], running.wait(), steps, reference)

@@ -94,11 +94,11 @@ def test_killed_at_every_call_of_a_save(third: int, memory: Path, reference: dic
 
 def test_killed_right_after_the_best_checkpoint(memory: Path) -> None:
     """The best weights are then those of the checkpoint itself, and must outlive it."""
-    wanted = harness.reference(evaluate_every=EVERY)
+    expected = harness.reference(evaluate_every=EVERY)
     assert attempt(memory / "run", kill_in_save(1, 0), evaluate_every=EVERY).wait().killed
     assert checkpoints.steps(memory / "run" / "checkpoints") == [EVERY]
-    same(finished(memory / "run", evaluate_every=EVERY), wanted)
-    assert f'"model_step": {EVERY}' in wanted["result"]
+    same(finished(memory / "run", evaluate_every=EVERY), expected)
+    assert f'"model_step": {EVERY}' in expected["result"]
 
 
 @pytest.mark.parametrize("offset", [10, 40])

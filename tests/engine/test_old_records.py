@@ -44,12 +44,12 @@ def test_a_finished_run_is_opened_and_listed(tmp_path: Path, capsys: pytest.Capt
 def test_a_stopped_run_continues_with_the_same_bits(tmp_path: Path) -> None:
     path = tmp_path / "r"
     whole = sonde.train("tiny_mlp", run=path, batch_size=7, steps=6, checkpoint_every=3, quiet=True, threads=1)
-    wanted = dict(whole.result["metrics"])
+    expected = dict(whole.result["metrics"])
     shutil.rmtree(path / "checkpoints" / "step-00000006")  # as if it had been killed before its last save
     (path / "result.json").unlink()
     as_first_version(path)
     run = sonde.train(resume=path, quiet=True)
-    assert run.result["metrics"] == wanted and any(event["event"] == "resume" for event in run.events)
+    assert run.result["metrics"] == expected and any(event["event"] == "resume" for event in run.events)
 
 
 @pytest.mark.parametrize(

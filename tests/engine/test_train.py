@@ -182,12 +182,12 @@ def test_every_optimizer_resumes_bit_for_bit(tmp_path, name):
 
 @pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
 def test_a_caller_without_gradients_still_trains(tmp_path, off):
-    wanted = weights(sonde.train(line(steps=5), run=tmp_path / "plain", quiet=True))
+    expected = weights(sonde.train(line(steps=5), run=tmp_path / "plain", quiet=True))
     with off():
         run = sonde.train(line(steps=5), run=tmp_path / "off", quiet=True)
         assert not torch.is_grad_enabled()
     for name, value in weights(run).items():
-        assert torch.equal(value, wanted[name])
+        assert torch.equal(value, expected[name])
 
 
 def test_training_leaves_the_caller_alone(tmp_path):

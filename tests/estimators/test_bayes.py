@@ -47,9 +47,9 @@ def test_weights_are_repeated_measurements():
     np.testing.assert_allclose(weighed.predict(X, True)[1], repeated.predict(X, True)[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize("settings", [{"tau": 0.0}, {"sigma": 0.0}, {"tau": -1.0}, {"sigma": np.nan}, {"tau": 1e-200}, {"sigma": 1e200}])
-def test_wrong_settings(settings):
-    with pytest.raises(BadInput):
+@pytest.mark.parametrize("settings", [{"tau": 1e-200}, {"sigma": 1e200}])
+def test_a_variance_out_of_reach_of_float64_is_refused(settings):
+    with pytest.raises(BadInput, match="whose squares a float64 cannot hold"):
         MAPRegression(**settings).fit(X, Y)
 
 

@@ -120,10 +120,10 @@ def test_all_sources_give_the_same_text(tmp_path):
     plain, packed = tmp_path / "a.txt", tmp_path / "a.txt.gz"
     plain.write_text("\n".join(lines))
     packed.write_bytes(gzip.compress(plain.read_bytes()))
-    wanted = ("the", "dog", "cat's", "mat", "a", "cat", "ran"), [3, 2, 1, 1, 1, 1, 1], [0, 2, 3, 0, 1, -1, -1, 4, 5, 0, 1, 6, -1]
+    expected = ("the", "dog", "cat's", "mat", "a", "cat", "ran"), [3, 2, 1, 1, 1, 1, 1], [0, 2, 3, 0, 1, -1, -1, 4, 5, 0, 1, 6, -1]
     for source in (lines, rows, plain, str(plain), packed, iter(lines), (row for row in rows)):
         corpus = Corpus.read(source, 1, words)
-        assert (corpus.words, corpus.counts.tolist(), corpus.tokens.tolist()) == wanted
+        assert (corpus.words, corpus.counts.tolist(), corpus.tokens.tolist()) == expected
 
 
 def test_ids_of_any_kind():
@@ -164,7 +164,7 @@ def test_rare_words_go_before_windows_are_made():
         ([b"bytes"], "a sentence is bytes"),
         (7, "cannot be read from int"),
         ("nowhere.txt", "no file 'nowhere.txt'"),
-        ([["a"], ["b"]] * 9, "stand in one sentence"),
+        ([["a"], ["b"]] * 9, "has two words"),
     ],
 )
 @pytest.mark.parametrize("maker", [Word2Vec(quiet=True), GloVe(quiet=True)])
@@ -184,23 +184,6 @@ def test_a_damaged_text_file_is_refused(tmp_path):
             Word2Vec(quiet=True).fit(tmp_path / name)
 
 
-@pytest.mark.parametrize(
-    "wrong, words_",
-    [
-        ({"width": 0}, "width=0"),
-        ({"epochs": 2.5}, "epochs=2.5 is not a whole number"),
-        ({"model": "skipgram"}, "did you mean 'skip-gram'"),
-        ({"loss": "softmax"}, "loss='softmax'"),
-        ({"lr": -1.0}, "lr=-1.0"),
-        ({"sample": -1}, "sample=-1"),
-        ({"threads": True}, "threads=True"),
-    ],
-)
-def test_wrong_settings_are_named(wrong, words_):
-    with pytest.raises(BadInput, match=words_):
-        Word2Vec(quiet=True, **wrong).fit(toy(50))
-
-
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_divergence_stops_the_fit():
     with pytest.raises(NumericalStop, match="not finite"):
@@ -213,10 +196,10 @@ def test_divergence_stops_the_fit():
 def test_counts_merge_from_many_runs(monkeypatch):
     draw = np.random.default_rng(5)
     V, window, text = 90, 6, draw.integers(0, 90, 4000).astype(np.int32)
-    wanted = np.zeros((V, V))
+    expected = np.zeros((V, V))
     for d in range(1, window + 1):
-        np.add.at(wanted, (text[:-d], text[d:]), 1 / d)
-    wanted = np.triu(wanted + wanted.T)
+        np.add.at(expected, (text[:-d], text[d:]), 1 / d)
+    expected = np.triu(expected + expected.T)
     monkeypatch.setattr(glove, "MEGABYTE", 1 << 12)  # 512 "megabytes" are then 2 MB, and 1 is 64 entries
     monkeypatch.setattr(glove, "count", lambda *args: real(*args[:3], 256))
     real = _count()
@@ -225,7 +208,7 @@ def test_counts_merge_from_many_runs(monkeypatch):
     assert len(parts) > 10 and (np.diff(entries["row"].astype(np.int64) * V + entries["column"]) > 0).all()
     got = np.zeros((V, V))
     got[entries["row"], entries["column"]] = entries["count"]
-    np.testing.assert_allclose(got, wanted, rtol=1e-9)
+    np.testing.assert_allclose(got, expected, rtol=1e-9)
 
 
 def _count():
@@ -252,10 +235,10 @@ def test_shuffled_cells_are_all_there_in_another_order_each_time():
 def test_nearest_words_are_those_of_a_plain_loop(table):
     x = table.vector("x")
     cosine = {w: float(v @ x / np.linalg.norm(v) / np.linalg.norm(x)) for w, v in zip(table.words, table.vectors)}
-    wanted = sorted((w for w in table.words if w != "x"), key=cosine.get, reverse=True)
+    expected = sorted((w for w in table.words if w != "x"), key=cosine.get, reverse=True)
     got = table.most_similar("x", top=5)
-    assert [w for w, _ in got] == wanted[:5]
-    assert [c for _, c in got] == pytest.approx([cosine[w] for w in wanted[:5]], abs=1e-6)
+    assert [w for w, _ in got] == expected[:5]
+    assert [c for _, c in got] == pytest.approx([cosine[w] for w in expected[:5]], abs=1e-6)
     assert len(table.most_similar("x", top=1000)) == 47 and table.most_similar("x", top=0) == []
     assert table.similarity("x", "of") == pytest.approx(cosine["of"], abs=1e-6)
 
@@ -266,7 +249,7 @@ def test_unknown_words_are_refused_with_the_nearest(fitted):
             ask("hrose")
     with pytest.raises(BadInput, match="rare or absent"):
         fitted.vectors_.vector("zzzzzz")
-    with pytest.raises(BadInput, match="nothing is asked"):
+    with pytest.raises(BadInput, match="no words are given"):
         fitted.vectors_.most_similar([])
     assert "cat" in fitted.vectors_ and "hrose" not in fitted.vectors_ and len(fitted.vectors_) == 17
 
@@ -372,7 +355,7 @@ def test_a_damaged_file_is_refused_in_one_line(table, tmp_path, binary):
 
 @pytest.mark.parametrize("word", ["", "two words", "line\nbreak"])
 def test_words_that_cannot_be_written_are_refused_before_anything_is(tmp_path, word):
-    with pytest.raises(BadInput, match="cannot stand"):
+    with pytest.raises(BadInput, match="cannot be saved"):
         WordVectors(["a", word], np.ones((2, 3), np.float32)).save(tmp_path / "x")
     assert not list(tmp_path.iterdir())
 

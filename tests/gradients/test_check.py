@@ -24,7 +24,7 @@ def right(x: torch.Tensor) -> torch.Tensor:
 def test_a_right_gradient_passes_both_ways() -> None:
     for claim in (None, right):
         check = gradcheck(f, X, claim)
-        assert check.error < 1e-8 and check.passes == 12 and check.said == pytest.approx(check.measured)
+        assert check.error < 1e-8 and check.passes == 12 and check.claimed == pytest.approx(check.measured)
     assert gradcheck(f, X, sides=1, tolerance=1e-5).passes == 7
 
 
@@ -34,7 +34,7 @@ def test_the_worst_element_is_named() -> None:
         g[1, 2] *= 1.001
         return g
 
-    with pytest.raises(BadInput, match=r"wrong at x\[1, 2\]: it says -?\d.*differences say.*relative error 0.001") as caught:
+    with pytest.raises(BadInput, match=r"wrong at x\[1, 2\]: it is -?\d.*differences give.*relative error 0.001") as caught:
         gradcheck(f, X, wrong)
     assert "\n" not in str(caught.value)
     assert gradcheck(f, X, wrong, tolerance=0.01).worst == "x[1, 2]"
@@ -92,7 +92,7 @@ def test_a_small_element_beside_large_ones_is_checked_too() -> None:
     slopes = torch.tensor([1e6, 1e-3, 1.0], dtype=torch.float64)
     x = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     assert gradcheck(lambda x: slopes @ x, x, lambda x: slopes).error <= 1e-6
-    with pytest.raises(BadInput, match=r"wrong at x\[1\]: it says 0.002"):
+    with pytest.raises(BadInput, match=r"wrong at x\[1\]: it is 0.002"):
         gradcheck(lambda x: slopes @ x, x, lambda x: torch.tensor([1e6, 2e-3, 1.0], dtype=torch.float64))
     assert gradcheck(lambda x: (x**3).sum(), torch.tensor([0.0, 1.0], dtype=torch.float64)).error <= 1e-6
 
@@ -104,8 +104,7 @@ def test_a_small_element_beside_large_ones_is_checked_too() -> None:
         (lambda: gradcheck(lambda x: x, X), "not one number"),
         (lambda: gradcheck(f, X, lambda x: x.sum()), r"has size \(\), not \(2, 3\)"),
         (lambda: gradcheck(lambda x: x.log().sum(), X), "not finite"),
-        (lambda: gradcheck(f, X, sides=3), "argument 'sides' of gradcheck must be one of 1, 2, not 3"),
-        (lambda: gradcheck(f, X[:0]), "no number to move"),
+        (lambda: gradcheck(f, X[:0]), "x is empty"),
         (lambda: gradcheck(f, X, lambda x: 3.0), "the gradient of x is a float"),
         (lambda: gradcheck(pair, {"a": X, "b": X}, lambda x: {"a": X}), "must name a, b, not a; give"),
         (lambda: gradcheck(pair, {"a": X, "b": X}, lambda x: X), "must name a, b, not a Tensor"),

@@ -75,13 +75,13 @@ def test_split_names_every_part_of_a_group():
             assert torch.equal(part, model.get_parameter(name))
 
 
-@pytest.mark.parametrize("largest, wanted", [(1.0, (0.6, 0.8)), (10.0, (3.0, 4.0))])
-def test_clipping_by_the_global_norm(largest, wanted):
+@pytest.mark.parametrize("largest, expected", [(1.0, (0.6, 0.8)), (10.0, (3.0, 4.0))])
+def test_clipping_by_the_global_norm(largest, expected):
     model = nn.Linear(2, 1, bias=False)
     flat = Flat(model)
     model.weight.grad.copy_(torch.tensor([[3.0, 4.0]]))
     clip(flat, flat.norm(), largest)
-    torch.testing.assert_close(model.weight.grad, torch.tensor([wanted]))
+    torch.testing.assert_close(model.weight.grad, torch.tensor([expected]))
 
 
 def test_a_tied_weight_is_stored_once():

@@ -192,8 +192,8 @@ def test_second_derivatives_of_convolution_and_pool() -> None:
 
     v = normal(42, 2, 2, 9, 8)
     (slope,) = torch.autograd.grad(f(x), x, create_graph=True)
-    wanted = torch.autograd.grad((slope * v).sum(), x)[0]
-    torch.testing.assert_close(trace(f, x).gradient("x").backward(seed=v)["x"], wanted, rtol=EXACT, atol=EXACT)
+    expected = torch.autograd.grad((slope * v).sum(), x)[0]
+    torch.testing.assert_close(trace(f, x).gradient("x").backward(seed=v)["x"], expected, rtol=EXACT, atol=EXACT)
 
 
 @settings(max_examples=40, deadline=None)
@@ -295,7 +295,7 @@ def test_bad_input_is_refused_in_one_line() -> None:
         (lambda: trace(torch.argmax, x).backward(), "floating-point"),
         (lambda: trace(lambda x: x @ torch.ones(4), x), "cannot be run on inputs of size"),
         (lambda: trace(torch.sin, 3.0), "not a tensor"),
-        (lambda: trace(lambda x: 5, x), "gives no tensor"),
+        (lambda: trace(lambda x: 5, x), "returns no tensor"),
         (lambda: trace(lambda x: x.sum(), x).gradient("y"), "no node 'y'"),
         (lambda: trace(lambda x: x.sum(), x)(x, x), "takes 1 inputs, not 2"),
         (lambda: trace(lambda x: x.sum(), x)["sum_l"], "did you mean 'sum"),
@@ -323,7 +323,7 @@ def test_exports() -> None:
     assert names == list(graph.nodes) and body["outputs"] == list(graph.outputs)
     weight = next(node for node in body["nodes"] if node["name"] == "model.0.weight")
     assert weight["shape"] == [7, 5] and torch.tensor(weight["adjoints"]).shape == (7, 5) and weight["op"] == "parameter"
-    table = graph.table(most=4)
+    table = graph.table(max_rows=4)
     assert table.values["node"] == names[:4] and "The first 4 nodes" in table.note
     dot = graph.dot()
     assert dot.startswith("digraph {") and dot.count("->") == sum(len(node.inputs) for node in graph)
@@ -377,8 +377,8 @@ def test_rules_equal_autograd_at_their_edges(name: str) -> None:
     y = f(*inputs)
     u = normal(80, y.numel()).view_as(y)
     ours = trace(f, *inputs).backward(seed=u)
-    for gradient, wanted in zip(ours.values(), torch.autograd.grad(y, inputs, u), strict=True):
-        torch.testing.assert_close(gradient, wanted, rtol=EXACT, atol=EXACT)
+    for gradient, expected in zip(ours.values(), torch.autograd.grad(y, inputs, u), strict=True):
+        torch.testing.assert_close(gradient, expected, rtol=EXACT, atol=EXACT)
 
 
 def test_second_derivatives_at_the_edges() -> None:
@@ -407,7 +407,7 @@ def test_a_part_used_twice_gets_both_paths() -> None:
 
 def test_a_gradient_that_would_be_lost_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(RULES, "maximum", lambda g, y, a, b: (g * (a > b),))
-    with pytest.raises(BadInput, match="the rule of 'aten.maximum.default' gives no gradient to 'b'"):
+    with pytest.raises(BadInput, match="the rule of 'aten.maximum.default' returns no gradient for 'b'"):
         trace(lambda a, b: torch.maximum(a, b).sum(), at(1, 2), at(2, 1)).backward()
     with pytest.raises(BadInput, match="complex numbers"):
         trace(lambda x: torch.fft.rfft(x).abs().sum(), at(1, 2, 3)).backward()

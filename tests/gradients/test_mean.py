@@ -52,8 +52,8 @@ def test_any_division_gives_the_gradient_of_the_whole(objective, parts):
         pieces = torch.arange(len(batch)).tensor_split(parts)
         got = sharded(model, objective, flat, {i: batch[p] for i, p in enumerate(pieces)}, parts, World.single(), lambda shard: None, {})
     assert got == pytest.approx(loss.item(), abs=1e-12)
-    for parameter, wanted in zip(model.parameters(), grads, strict=True):
-        torch.testing.assert_close(parameter.grad, wanted, rtol=0, atol=1e-12)
+    for parameter, expected in zip(model.parameters(), grads, strict=True):
+        torch.testing.assert_close(parameter.grad, expected, rtol=0, atol=1e-12)
 
 
 def test_the_mean_of_shard_means_is_wrong_for_uneven_shards():
@@ -82,8 +82,8 @@ def test_running_statistics_are_the_mean_over_shards():
     batch = Batch(x=x, y=torch.randint(2, (10,)), mask=torch.ones(10))
     pieces = {0: batch[:4], 1: batch[4:]}
     sharded(model, Counting(), Flat(model), pieces, 2, World.single(), lambda shard: None, {})
-    wanted = torch.stack([0.5 * x[:4].mean(0), 0.5 * x[4:].mean(0)]).mean(0)
-    torch.testing.assert_close(model[0].running_mean, wanted)
+    expected = torch.stack([0.5 * x[:4].mean(0), 0.5 * x[4:].mean(0)]).mean(0)
+    torch.testing.assert_close(model[0].running_mean, expected)
 
 
 @pytest.mark.parametrize("momentum", [0.5, None])

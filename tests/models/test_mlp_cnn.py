@@ -151,7 +151,7 @@ def test_errors_name_the_layer(case):
 @pytest.mark.parametrize("kind", [MLP, CNN])
 def test_options_have_types_and_help(kind):
     for option in options_of(kind).values():
-        assert option.help and option.type is not None and not option.required
+        assert option.help and option.type is not None and not option.is_required
     kind(**resolve(kind, {}, kind.__name__))
     with pytest.raises(BadInput, match="must be"):
         resolve(kind, {"dropout": 1.5}, kind.__name__)

@@ -158,12 +158,12 @@ def test_equals_scipy_in_value_and_gradient(case):
     assert each.shape == y.shape and float(each.sum()) == pytest.approx(exact(raw, y).sum(), rel=near(case))
     (gradient,) = torch.autograd.grad(terms["nll"].sum, x)
     step = 1e-5
-    for place in np.ndindex(B, width):
+    for index in np.ndindex(B, width):
         up, down = raw.copy(), raw.copy()
-        up[place] += step
-        down[place] -= step
+        up[index] += step
+        down[index] -= step
         slope = (exact(up, y).sum() - exact(down, y).sum()) / (2 * step)
-        assert float(gradient[place]) == pytest.approx(slope, rel=1e-5, abs=1e-6)
+        assert float(gradient[index]) == pytest.approx(slope, rel=1e-5, abs=1e-6)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -177,8 +177,8 @@ def test_padding_counts_nothing_and_weights_count_in_full(case):
     objective.check(batch)
     terms = objective(identity, batch)
     costs = exact(raw, y)
-    kept = np.array([weight[i] * costs[i].sum() for i in range(B) if i not in (2, 3)])
-    assert terms["nll"].sum.item() == pytest.approx(kept.sum(), rel=near(case))
+    weighted_costs = np.array([weight[i] * costs[i].sum() for i in range(B) if i not in (2, 3)])
+    assert terms["nll"].sum.item() == pytest.approx(weighted_costs.sum(), rel=near(case))
     (gradient,) = torch.autograd.grad(terms["nll"].sum, batch.x)
     assert gradient.isfinite().all() and not gradient[2:4].any() and gradient[4:].any()
 

@@ -69,8 +69,8 @@ def test_terms_and_gradients_equal_torch_distributions(net, family, beta):
     nll, cost = -p.log_prob(x).sum(1).mean(), distributions.kl_divergence(q, distributions.Normal(0.0, 1.0)).sum(1).mean()
     assert terms.means() == pytest.approx({"nll": nll.item(), "kl": cost.item()}, rel=1e-10)
     ours, theirs = (torch.autograd.grad(loss, list(net.parameters()), retain_graph=True) for loss in (terms.loss(), nll + beta * cost))
-    for grad, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(grad, wanted, rtol=1e-9, atol=1e-11)
+    for grad, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(grad, expected, rtol=1e-9, atol=1e-11)
 
 
 def test_bounds_come_closer_to_the_exact_likelihood_from_below(net):
@@ -95,8 +95,8 @@ def test_weights_of_examples(net):
     x, weight = torch.rand(B, D, dtype=torch.float64), torch.tensor([1.0, 0.0, 2.0, 0.0, 0.0, 0.0]).double()
     whole = Elbo(Gaussian())(net, Batch(x=x, noise=noise(), weight=weight))
     rows = torch.tensor([0, 2, 2])
-    wanted = Elbo(Gaussian())(net, Batch(x=x[rows], noise=noise()[rows]))
-    assert whole.means() == pytest.approx(wanted.means(), rel=1e-12)
+    expected = Elbo(Gaussian())(net, Batch(x=x[rows], noise=noise()[rows]))
+    assert whole.means() == pytest.approx(expected.means(), rel=1e-12)
 
 
 def test_draws_are_fresh_in_training_and_fixed_in_evaluation(net):
@@ -146,7 +146,7 @@ def test_a_corrupted_input_is_rebuilt_clean(net):
     terms = objective(net, Batch(x=x, clean=clean, noise=noise()))
     mean, log_variance = net.encode(x)
     h = mean + (log_variance / 2).exp() * noise()
-    wanted = -distributions.Normal(net.decode(h), 0.7**0.5).log_prob(clean).sum(1).mean()
-    assert terms.means()["nll"] == pytest.approx(wanted.item(), rel=1e-10)
+    expected = -distributions.Normal(net.decode(h), 0.7**0.5).log_prob(clean).sum(1).mean()
+    assert terms.means()["nll"] == pytest.approx(expected.item(), rel=1e-10)
     measured = objective.measures(net(x), Batch(x=x, clean=clean)).means()["squared_error"]
     assert measured == pytest.approx((net(x) - clean).square().mean().item(), rel=1e-10)

@@ -44,18 +44,18 @@ def two_players(smoothing: float, r1: float) -> tuple[gan.GAN, dict[str, torch.T
     real, fake = D(x).flatten(), D(G(examples.noise).detach()).flatten()
     slope = torch.autograd.grad(real.sum(), x, create_graph=True)[0].square().flatten(1).sum(1).mean()
     (bce(real, torch.full_like(real, 1 - smoothing)) + bce(fake, torch.zeros_like(fake)) + r1 / 2 * slope).backward()
-    wanted = {f"discriminator.{name}": p.grad.clone() for name, p in D.named_parameters()}
+    expected = {f"discriminator.{name}": p.grad.clone() for name, p in D.named_parameters()}
     held = D(G(examples.noise)).flatten()
     bce(held, torch.ones_like(held)).backward()
-    return model, wanted | {f"generator.{name}": p.grad for name, p in G.named_parameters()}
+    return model, expected | {f"generator.{name}": p.grad for name, p in G.named_parameters()}
 
 
 @pytest.mark.parametrize("smoothing, r1", [(0.0, 0.0), (0.1, 0.0), (0.2, 3.0)])
 def test_one_backward_pass_is_that_of_both_players(smoothing, r1):
-    model, wanted = two_players(smoothing, r1)
+    model, expected = two_players(smoothing, r1)
     Adversarial(smoothing, r1)(model, batch()).loss().backward()
     for name, parameter in model.named_parameters():
-        torch.testing.assert_close(parameter.grad, wanted[name], msg=name)
+        torch.testing.assert_close(parameter.grad, expected[name], msg=name)
 
 
 class Game(nn.Module):
@@ -188,10 +188,10 @@ class StopAfter(Callback):
 @pytest.mark.parametrize("last", [1, 2, 4])  # after one step the forger has no moments yet
 def test_a_run_goes_on_at_the_turn_where_it_stopped(last, tmp_path):
     settings: dict[str, Any] = {"rule": optimizer("adamw", lr=0.05, weight_decay=0.1, decay_all=True), "log_every": 1}
-    wanted = weights(play(tmp_path / "whole", 7, **settings))
+    expected = weights(play(tmp_path / "whole", 7, **settings))
     with pytest.raises(Preempted):
         play(tmp_path, 7, **settings, callbacks=(StopAfter(last),))
-    assert weights(play(tmp_path, 7, **settings, callbacks=(StopAfter(last),))) == wanted
+    assert weights(play(tmp_path, 7, **settings, callbacks=(StopAfter(last),))) == expected
 
 
 def test_a_generator_whose_turn_never_comes_rests_and_is_still_told(tmp_path):
@@ -280,7 +280,7 @@ def test_a_model_that_is_spread_over_processes_has_no_phases():
 
 @pytest.mark.parametrize("r1", [0.0, 3.0])
 def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
-    model, wanted = two_players(0.1, r1)
+    model, expected = two_players(0.1, r1)
     objective = Adversarial(0.1, r1)
     means = objective(model, batch()).means()
     for step, player in enumerate(("discriminator", "generator")):
@@ -289,7 +289,7 @@ def test_only_the_player_whose_turn_it_is_gets_a_gradient_and_both_are_told(r1):
         terms = objective(model, batch())
         terms.loss().backward()
         for name, parameter in model.named_parameters():
-            torch.testing.assert_close(parameter.grad, wanted[name] if name.startswith(player) else None, msg=name)
+            torch.testing.assert_close(parameter.grad, expected[name] if name.startswith(player) else None, msg=name)
         assert terms.means() == pytest.approx(means, rel=1e-6)
 
 
@@ -378,22 +378,6 @@ def test_data_that_are_no_numbers_are_refused(objective):
         objective.check(Batch(x=torch.zeros(2, 1), weight=torch.ones(2, 1)))
 
 
-@pytest.mark.parametrize(
-    "settings, message",
-    [
-        ({"smoothing": 0.5}, "smoothing must be a number below 0.5, not 0.5 (adversarial); 0.1 calls real examples real with a pro"),
-        ({"r1": -1.0}, "argument 'r1' of Adversarial must be >= 0, not -1.0"),
-        ({"discriminator_steps": 0}, "argument 'discriminator_steps' of Adversarial must be >= 1, not 0"),
-        ({"generator_steps": 1.5}, "argument 'generator_steps' of Adversarial must be a whole number, not 1.5"),
-        ({"r1": True}, "argument 'r1' of Adversarial must be a number, not True"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(settings, message):
-    with pytest.raises(BadInput) as caught:
-        Adversarial(**settings)
-    assert str(caught.value).startswith(message)
-
-
 def test_discrepancy_by_loops_and_for_normal_samples():
     random = np.random.default_rng(0)
     x, y = random.normal(size=(5, 3)), random.normal(size=(7, 3))
@@ -406,7 +390,7 @@ def test_discrepancy_by_loops_and_for_normal_samples():
     assert discrepancy(torch.tensor(x), torch.tensor(x), 0.4) == pytest.approx(0, abs=1e-12)
     # E k of two normal numbers whose difference has variance v is w / sqrt(w^2 + v).
     a = torch.special.ndtri((torch.arange(1500, dtype=torch.float64) + 0.5) / 1500)
-    wanted = 2 * 0.5 / math.sqrt(0.25 + 2) - 2 * 0.5 / math.sqrt(0.25 + 2) * math.exp(-1 / (2 * (0.25 + 2)))
-    assert discrepancy(a, a + 1, 0.5) == pytest.approx(wanted, rel=0.01)
+    expected = 2 * 0.5 / math.sqrt(0.25 + 2) - 2 * 0.5 / math.sqrt(0.25 + 2) * math.exp(-1 / (2 * (0.25 + 2)))
+    assert discrepancy(a, a + 1, 0.5) == pytest.approx(expected, rel=0.01)
     with pytest.raises(BadInput):
         discrepancy(a, a[:, None], 0.5)

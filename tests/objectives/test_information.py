@@ -75,11 +75,11 @@ def test_gradients_of_probabilities_that_are_0():
     z = torch.tensor([1.0, 0.0, -1000.0], dtype=torch.float64, requires_grad=True)
     p, q = torch.softmax(z, 0), torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     a, b = p.detach().numpy()[:2], q.numpy()[:2]
-    for measure, wanted in (
+    for measure, expected in (
         (entropy(p), -a * (np.log(a) + stats.entropy(a))),
         (kl(p, q), a * (np.log(a / b) - (a * np.log(a / b)).sum())),
     ):
-        np.testing.assert_allclose(torch.autograd.grad(measure, z, retain_graph=True)[0], [*wanted, 0.0], atol=1e-12)
+        np.testing.assert_allclose(torch.autograd.grad(measure, z, retain_graph=True)[0], [*expected, 0.0], atol=1e-12)
 
 
 def test_distributions():
@@ -116,14 +116,10 @@ def test_empirical_shares_sum_to_one():
         (lambda: probabilities([]), "axis of outcomes"),
         (lambda: probabilities([[0.5], [0.2, 0.8]]), "regular table"),
         (lambda: kl(P, [0.5, 0.5]), "3 outcomes against 2"),
-        (lambda: kl(P, Q, direction="backward"), "argument 'direction' of kl must be one of forward, reverse, not 'backward'"),
         (lambda: entropy(P, "bit"), "did you mean 'bits'"),
-        (lambda: entropy(P, 1), "argument 'base' of entropy must be > 1"),
-        (lambda: entropy(P, float("inf")), "argument 'base' of entropy must be a finite number"),
         (lambda: surprise([1.0, 0.0]), "> 0, not 0 at 1"),
         (lambda: huffman({}), "nothing to code"),
         (lambda: huffman([1.0, 0.0]), "symbol 1 has the weight 0.0"),
-        (lambda: huffman(P, letters=1), "argument 'letters' of huffman must be >= 2 and <= 10"),
         (lambda: mean_length(P, [1, 2]), "2 lengths"),
         (lambda: encode("abc", {"a": "0", "b": "1"}), "symbol 'c' at 2"),
         (lambda: decode("01", {"a": "0", "b": "11"}), "ends inside a word"),

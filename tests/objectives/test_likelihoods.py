@@ -75,9 +75,9 @@ def test_padding_counts_nothing_and_weights_count_in_full(case, padding):
     likelihood.check(batch)
     terms = likelihood(lambda x: x, batch)
     one_by_one = [likelihood(lambda x: x, Batch(x=output[i : i + 1], y=y[i : i + 1]))["nll"] for i in range(B) if i not in (2, 3)]
-    kept = [float(w) for i, w in enumerate(weight) if i not in (2, 3)]
-    same(terms["nll"].sum, sum(w * term.sum for w, term in zip(kept, one_by_one, strict=True)))
-    expected = sum(w * term.count for w, term in zip(kept, one_by_one, strict=True))
+    kept_weights = [float(w) for i, w in enumerate(weight) if i not in (2, 3)]
+    same(terms["nll"].sum, sum(w * term.sum for w, term in zip(kept_weights, one_by_one, strict=True)))
+    expected = sum(w * term.count for w, term in zip(kept_weights, one_by_one, strict=True))
     assert terms.counts() == likelihood.counts(batch) == {"nll": pytest.approx(expected, rel=1e-12)}
     (gradient,) = torch.autograd.grad(terms["nll"].sum, batch.x)
     assert gradient.isfinite().all() and not gradient[2:4].any()
@@ -211,11 +211,6 @@ def test_unchecked_labels_are_caught_in_the_loss(label):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Gaussian(variance=0.0),
-        lambda: Gaussian(variance="lerned"),
-        lambda: Laplace(scale=-1),
-        lambda: Laplace(scale=float("nan")),
-        lambda: Categorical(smoothing=1.0),
         lambda: Categorical(weights=[1.0, -1.0]),
         lambda: Categorical(classes=3, weights=[1.0, 1.0]),
     ],

@@ -21,9 +21,9 @@ def test_equals_cross_entropy_with_a_mixed_target():
     target = share[:, None] * F.one_hot(y, 5) + (1 - share)[:, None] * F.one_hot(other, 5)
     for smoothing in (0.0, 0.1):
         terms = Mixed(Categorical(5, smoothing))(model, Batch(x=x, y=y, other=other, share=share))
-        wanted = F.cross_entropy(model(x), target, label_smoothing=smoothing)
-        torch.testing.assert_close(terms.loss(), wanted, rtol=1e-12, atol=0)
-        ours, theirs = (torch.autograd.grad(loss, model.weight)[0] for loss in (terms.loss(), wanted))
+        expected = F.cross_entropy(model(x), target, label_smoothing=smoothing)
+        torch.testing.assert_close(terms.loss(), expected, rtol=1e-12, atol=0)
+        ours, theirs = (torch.autograd.grad(loss, model.weight)[0] for loss in (terms.loss(), expected))
         torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 

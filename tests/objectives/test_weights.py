@@ -22,12 +22,12 @@ def same(objective, model, batch: Batch) -> None:
     """Means, measures and gradients of a weighted batch against those of the examples written out."""
     weighted, written = batch.replace(weight=WEIGHT.double()), batch[torch.arange(7).repeat_interleave(WEIGHT)]
     objective.check(weighted)
-    actual, wanted = objective(model, weighted), objective(model, written)
-    assert actual.means() == pytest.approx(wanted.means(), rel=1e-9)
+    actual, expected = objective(model, weighted), objective(model, written)
+    assert actual.means() == pytest.approx(expected.means(), rel=1e-9)
     assert actual.counts() == objective.counts(weighted)
     measured = [objective.measures(ask(model, examples), examples).means() for examples in (weighted, written)]
     assert measured[0] == pytest.approx(measured[1], rel=1e-9)
-    slopes = [torch.autograd.grad(terms.loss(), list(model.parameters()), allow_unused=True) for terms in (actual, wanted)]
+    slopes = [torch.autograd.grad(terms.loss(), list(model.parameters()), allow_unused=True) for terms in (actual, expected)]
     for ours, theirs in zip(*slopes, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
 
@@ -55,8 +55,8 @@ def test_what_does_not_count_may_be_anything():
     torch.manual_seed(0)
     _, model, batch = coder()
     broken = batch.replace(x=batch.x.clone().index_fill(0, torch.tensor([1, 4]), float("nan")), weight=WEIGHT)
-    means, wanted = (Contractive(0.2)(model, examples).means() for examples in (broken, batch.replace(weight=WEIGHT)))
-    assert means == wanted
+    means, expected = (Contractive(0.2)(model, examples).means() for examples in (broken, batch.replace(weight=WEIGHT)))
+    assert means == expected
 
 
 def test_a_pair_has_no_weight_of_its_own():

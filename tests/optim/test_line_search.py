@@ -15,13 +15,13 @@ from sonde.core.errors import BadInput, NumericalStop
 from sonde.optim.line_search import SEARCHES, Descent, armijo, exact, wolfe
 
 
-def along(function, gradient, place, direction):
-    """The line through a place as value and slope, and a list of the rates that were asked for."""
+def along(function, gradient, point, direction):
+    """The line through a point as value and slope, and a list of the rates that were asked for."""
     rates: list[float] = []
 
     def line(rate):
         rates.append(rate)
-        there = place + rate * direction
+        there = point + rate * direction
         return float(function(there)), float(gradient(there) @ direction)
 
     return line, rates
@@ -46,12 +46,12 @@ def test_exact_is_the_formula_on_a_quadratic(n, condition, seed, first):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=5), st.floats(1e-4, 10), st.sampled_from([0.1, 0.5, 0.9]))
-def test_wolfe_meets_both_conditions_on_rosenbrock(place, first, c2):
-    place = np.array(place)
-    g = rosen_der(place)
+def test_wolfe_meets_both_conditions_on_rosenbrock(point, first, c2):
+    point = np.array(point)
+    g = rosen_der(point)
     if np.linalg.norm(g) < 1e-3:
         return
-    line, rates = along(rosen, rosen_der, place, -g)
+    line, rates = along(rosen, rosen_der, point, -g)
     point = wolfe(line, first, c2=c2)
     value, slope = line(0.0)
     assert point.value <= value + 1e-4 * point.rate * slope and point.rate > 0
@@ -72,7 +72,7 @@ def test_wolfe_takes_the_rate_scipy_takes_where_the_first_trial_will_do(seed):
 def test_wolfe_and_scipy_close_in_on_the_same_minimum(seed):
     """With c2 = 1e-4 the conditions hold only next to the minimum along the line, of which a convex loss has one."""
     scale = np.array([1.0, 2.0, 3.5])
-    place = np.random.default_rng(seed).normal(size=3)
+    point = np.random.default_rng(seed).normal(size=3)
 
     def slope(v):
         return scale * np.sinh(scale * v)
@@ -80,9 +80,9 @@ def test_wolfe_and_scipy_close_in_on_the_same_minimum(seed):
     def loss(v):
         return np.cosh(scale * v).sum()
 
-    direction = -slope(place) / np.linalg.norm(slope(place))
-    theirs = line_search(loss, slope, place, direction, c1=1e-5, c2=1e-4, maxiter=50)[0]
-    line, _ = along(loss, slope, place, direction)
+    direction = -slope(point) / np.linalg.norm(slope(point))
+    theirs = line_search(loss, slope, point, direction, c1=1e-5, c2=1e-4, maxiter=50)[0]
+    line, _ = along(loss, slope, point, direction)
     ours = wolfe(line, c1=1e-5, c2=1e-4).rate
     assert ours == pytest.approx(theirs, rel=1e-3) and ours == pytest.approx(exact(line).rate, rel=1e-3)
 

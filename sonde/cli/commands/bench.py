@@ -137,7 +137,7 @@ def _stopping() -> AbstractContextManager[object]:
         def __enter__(self) -> None:
             self.install()
 
-        def requested(self, number: int, frame: object) -> None:
+        def on_signal(self, number: int, frame: object) -> None:
             raise stop_error(
                 number, "while measuring", "sonde bench", "every row printed", "fewer mixers, forms or --lengths take less time"
             )

@@ -149,7 +149,7 @@ def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...]
     import torch
 
     make: Any = thing.load()
-    parts = [name for name, option in thing.options.items() if option.required and name not in overrides]
+    parts = [name for name, option in thing.options.items() if option.is_required and name not in overrides]
     if parts and not registry.is_file(thing.target) and not hasattr(make, "mix"):
         return _tiny(thing, overrides, size, parts)
     if size and (limit := getattr(make, "length_option", "")):

@@ -32,7 +32,7 @@ def run(words: list[str]) -> int:
         return 0
     rows = [
         (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)
-        for one, text in zip(seen, listing.differing(seen), strict=True)
+        for one, text in zip(seen, listing.differences(seen), strict=True)
     ]
     print(table(("run", "recipe", "status", "steps", "metric", "time", "options that differ"), rows))
     return 0

@@ -1,4 +1,4 @@
-"""Codes of whole letters: Huffman's, the shortest there is, and its mean length, which lies within one letter of the entropy."""
+"""Huffman codes, the shortest prefix codes, and their mean length, which is within one letter of the entropy."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LETTERS = "0123456789"
 
 @checked
 def huffman(weights: Mapping[Symbol, float] | Sequence[float], letters: Annotated[int, Range(2, len(LETTERS))] = 2) -> dict[Any, str]:
-    """Symbol -> its word, for symbols with these probabilities or counts: the rarest are joined, again and again (Huffman 1952).
+    """Symbol -> its word, for symbols with these probabilities or counts: the rarest nodes are merged repeatedly (Huffman 1952).
 
     Args:
         letters: how many different letters words are made of, 2 to 10; a symbol that never occurs has no word
@@ -27,10 +27,10 @@ def huffman(weights: Mapping[Symbol, float] | Sequence[float], letters: Annotate
     for symbol, weight in table.items():
         if not (isinstance(weight, (int, float)) and 0 < weight < float("inf")):
             raise BadInput(f"symbol {symbol!r} has the weight {weight!r}", where="huffman", fix="give every symbol a number > 0")
-    # (weight, order of birth, symbols below with their words); the order decides ties, so the code is always the same.
+    # (weight, order of creation, symbols of the subtree with their words); the order breaks ties, so the code is always the same.
     heap: list[tuple[float, int, dict[Any, str]]] = [(weight, i, {symbol: ""}) for i, (symbol, weight) in enumerate(table.items())]
     heapq.heapify(heap)
-    # The last join must find a full set of letters, so the first one takes what is left over.
+    # The last merge must use all letters, so the first one takes the remainder.
     take, born = 2 + (len(heap) - 2) % (letters - 1), len(heap)
     while len(heap) > 1:
         joined = [heapq.heappop(heap) for _ in range(min(take, len(heap)))]
@@ -46,15 +46,15 @@ def mean_length(p: Any, lengths: Iterable[float]) -> float:
     p, lengths = probabilities(p), list(lengths)
     if p.shape != (len(lengths),):
         raise BadInput(f"{len(lengths)} lengths for probabilities of shape {tuple(p.shape)}", fix="give one length per outcome")
-    return sum(float(share) * float(length) for share, length in zip(p.tolist(), lengths, strict=True) if share)
+    return sum(float(probability) * float(length) for probability, length in zip(p.tolist(), lengths, strict=True) if probability)
 
 
 def encode(message: Iterable[Symbol], code: Mapping[Symbol, str]) -> str:
     """The words of a message, one after the other."""
     words = []
-    for place, symbol in enumerate(message):
+    for position, symbol in enumerate(message):
         if symbol not in code:
-            raise BadInput(f"symbol {symbol!r} at {place} has no word", where="encode", fix="make the code from all symbols")
+            raise BadInput(f"symbol {symbol!r} at {position} has no word", where="encode", fix="make the code from all symbols")
         words.append(code[symbol])
     return "".join(words)
 

@@ -2,8 +2,8 @@
 
     MMD^2 = E k(X, X') + E k(Y, Y') - 2 E k(X, Y) >= 0,   k(a, b) = exp(-|a - b|^2 / (2 width^2))
 
-0 only if X and Y have the same distribution.  A narrow bell sees fine structure, which distances between points, dominated by
-the far ones, do not.  Gretton and others, A Kernel Two-Sample Test, 2012.
+0 only if X and Y have the same distribution.  A narrow kernel detects fine structure, which mean distances, dominated by
+distant pairs, do not.  Gretton and others, A Kernel Two-Sample Test, 2012.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def discrepancy(x: Tensor, y: Tensor, width: Annotated[float, Range(above=0)]) -
     """MMD^2 between the samples x (n, ...) and y (m, ...), each taken as a distribution of its own: 0 for the same points.
 
     Args:
-        width: of the bell, in units of the data; structure much finer than it is not seen
+        width: bandwidth of the kernel, in units of the data; much finer structure is not detected
     """
     if x.shape[1:] != y.shape[1:] or not (len(x) and len(y)):
         raise BadInput(

@@ -33,7 +33,7 @@ def entropy(p: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor
 
 @checked
 def cross_entropy(p: ProbabilityTable | D.Distribution, q: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
-    """H(p, q): the mean surprise at outcomes of p for one who believes q; the mean length of q's code under p."""
+    """H(p, q): the mean of -log q over outcomes of p; the mean length of q's code under p."""
     if isinstance(p, D.Distribution) or isinstance(q, D.Distribution):
         return entropy(p, base) + kl(p, q, base)
     unit, p, q = per(base), *_pair(p, q)
@@ -71,38 +71,38 @@ def surprise(p: ProbabilityTable, base: Base = "nats") -> Tensor:
 
 
 def empirical(outcomes: Any, size: int | None = None) -> Tensor:
-    """The share of each outcome 0, 1, ..., size - 1 among N observed ones: 1/N for every observation."""
-    seen = torch.as_tensor(outcomes)
-    whole = not (seen.is_floating_point() or seen.is_complex() or seen.dtype == torch.bool)
-    if seen.ndim != 1 or not len(seen) or not whole or int(seen.min()) < 0:
+    """The relative frequency of each outcome 0, 1, ..., size - 1 among N observations."""
+    observed = torch.as_tensor(outcomes)
+    whole = not (observed.is_floating_point() or observed.is_complex() or observed.dtype == torch.bool)
+    if observed.ndim != 1 or not len(observed) or not whole or int(observed.min()) < 0:
         raise BadInput("outcomes must be a row of whole numbers >= 0", where="empirical", fix="number the outcomes from 0")
-    size = int(seen.max()) + 1 if size is None else size
-    if int(seen.max()) >= size:
-        raise BadInput(f"outcome {int(seen.max())} is not one of {size}", where="empirical", fix="give a larger size")
-    return torch.bincount(seen, minlength=size).double() / len(seen)
+    size = int(observed.max()) + 1 if size is None else size
+    if int(observed.max()) >= size:
+        raise BadInput(f"outcome {int(observed.max())} is not one of {size}", where="empirical", fix="give a larger size")
+    return torch.bincount(observed, minlength=size).double() / len(observed)
 
 
 def probabilities(table: ProbabilityTable, positive: bool = False, within: float | None = None) -> Tensor:
     """A table of probabilities as a tensor, checked: finite, not negative (or `positive`), with a sum of 1 along the last axis.
 
     Args:
-        within: how far a sum may be from 1; by default what rounding can do to numbers of this kind
+        within: how far a sum may be from 1; by default the rounding error of the data type
     """
     p = _floats(table)
     if p.ndim == 0 or not p.shape[-1]:
         raise BadInput("probabilities need an axis of outcomes", fix="give at least one number per table")
-    least = "> 0" if positive else ">= 0"
-    for rule, bad in (("finite", ~p.isfinite()), (least, (p <= 0) if positive else (p < 0))):
+    bound = "> 0" if positive else ">= 0"
+    for rule, bad in (("finite", ~p.isfinite()), (bound, (p <= 0) if positive else (p < 0))):
         if bool(bad.any()):
-            place = tuple(bad.nonzero()[0].tolist())
-            raise BadInput(f"probabilities must be {rule}, not {float(p[place]):g} at {_place(place)}", fix="fix the table")
+            index = tuple(bad.nonzero()[0].tolist())
+            raise BadInput(f"probabilities must be {rule}, not {float(p[index]):g} at {_index_text(index)}", fix="fix the table")
     total = p.detach().double().sum(-1)
     allowed = 4 * p.shape[-1] * torch.finfo(p.dtype).eps if within is None else within
     bad = (total - 1).abs() > allowed
     if bool(bad.any()):
-        place = tuple(bad.nonzero()[0].tolist())
-        where = f" at {_place(place)}" if place else ""
-        raise BadInput(f"probabilities must sum to 1, not {float(total[place]):.6g}{where}", fix="divide them by their sum")
+        index = tuple(bad.nonzero()[0].tolist())
+        where = f" at {_index_text(index)}" if index else ""
+        raise BadInput(f"probabilities must sum to 1, not {float(total[index]):.6g}{where}", fix="divide them by their sum")
     return p
 
 
@@ -116,7 +116,7 @@ def _floats(table: Any) -> Tensor:
     try:
         p = table if isinstance(table, Tensor) else torch.as_tensor(table, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise BadInput(f"these are no probabilities: {error}", fix="give numbers in a regular table") from error
+        raise BadInput(f"these are not probabilities: {error}", fix="give numbers in a regular table") from error
     return p if p.is_floating_point() else p.double()
 
 
@@ -132,8 +132,8 @@ def _or_refuse(compute: Any, what: str) -> Tensor:
     try:
         return compute()
     except NotImplementedError as error:
-        raise BadInput(f"torch knows no formula for {what}", fix="estimate it from samples") from error
+        raise BadInput(f"torch has no formula for {what}", fix="estimate it from samples") from error
 
 
-def _place(place: tuple[int, ...]) -> str:
-    return ", ".join(map(str, place))
+def _index_text(index: tuple[int, ...]) -> str:
+    return ", ".join(map(str, index))

@@ -1,4 +1,4 @@
-"""The common half of update rules: which parameters move, and where their state lies."""
+"""The base class of update rules: gradients and state of the parameters."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import Tensor
 from ...core.options import Range
 
 Momentum = Annotated[float, Range(0, below=1)]
-"""how much of a moving average the past keeps"""
+"""decay of a moving average"""
 
 
 def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
-    """The loss by a closure, where a step is given one, with its gradients."""
+    """Call the closure of a step, if it has one, with gradients enabled; returns the loss."""
     if closure is None:
         return None
     with torch.enable_grad():
@@ -24,7 +24,7 @@ def evaluate_closure(closure: Callable[[], Any] | None) -> Any:
 
 
 class OptimizerRule(torch.optim.Optimizer, ABC):
-    """An elementwise rule; a file of this folder says in `update` what one step does to a group of parameters."""
+    """An elementwise rule; `update` does one step on a group of parameters."""
 
     elementwise = True
 

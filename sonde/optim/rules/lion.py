@@ -18,7 +18,7 @@ from ._rule import Momentum, OptimizerRule
 
 @final
 class Lion(OptimizerRule):
-    """One state tensor per parameter, half of Adam's; ask for a third to a tenth of Adam's learning rate."""
+    """One state tensor per parameter, half of Adam's; use a third to a tenth of Adam's learning rate."""
 
     linear_in_lr = True
 

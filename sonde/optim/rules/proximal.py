@@ -3,8 +3,8 @@
 v_t     = theta_{t-1} - (step of SGD or Adam along g_t)
 theta_t = sign(v_t) max(|v_t| - lr wd, 0)
 
-The second line minimizes  |theta - v|^2 / 2 + lr wd |theta|_1.  Where a penalty inside the loss would swing around 0 for
-ever, this stops there.
+The second line minimizes  |theta - v|^2 / 2 + lr wd |theta|_1.  A penalty inside the loss would oscillate around 0 for ever;
+this stops at 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ._rule import Momentum, evaluate_closure
 
 @final
 class Proximal(torch.optim.Optimizer):
-    """`weight_decay` is the strength of the L1 penalty: a pull of constant size instead of one in proportion.
+    """`weight_decay` is the strength of the L1 penalty: a pull of constant size instead of a proportional one.
 
     With SGD it ends at the minimum of  loss + wd |theta|_1.  `adaptive` takes Adam's step instead; the pull is then
     decoupled as in AdamW and not divided by Adam's scales, so zeros stay real but the minimum is another one.

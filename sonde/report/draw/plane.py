@@ -16,7 +16,7 @@ def paint(reading: Plane, theme: Theme, sheet: Sheet) -> None:
     panels = {name: np.array([floats(row) for row in z]) for name, z in reading.values.items()}
     if not any(z.size for z in panels.values()):
         return sheet.nothing()
-    x, y = (np.array(floats(places)) for places in reading.places())
+    x, y = (np.array(floats(places)) for places in reading.coordinates())
     named, classes = [*reading.paths, *reading.points], reading.classes
     colors = {name: i for i, name in enumerate(named)} | dict(reading.colors)
     legend = {short(name, 20): theme.color(colors[name]) for name in named}
