@@ -7,6 +7,7 @@ import tarfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -75,7 +76,7 @@ GARMENTS = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt"
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
+def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Annotated[Data, "images"]:
     """MNIST: 70,000 handwritten digits as 28 x 28 images, 10 classes.
 
     Args:
@@ -85,7 +86,7 @@ def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> D
     return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardize)
 
 
-def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
+def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Annotated[Data, "images"]:
     """Fashion-MNIST: 70,000 garments as 28 x 28 images, 10 classes.
 
     Args:
@@ -95,7 +96,7 @@ def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = Tr
     return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardize)
 
 
-def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> Data:
+def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> Annotated[Data, "images"]:
     """CIFAR-10: 60,000 small color photographs, 32 x 32, 10 classes.
 
     A data folder may instead hold a part of it as two mosaic pictures with labels.json; the report says so.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from .table import Rules, table_data
 SplitSize = float | int
 
 
-def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Data:
+def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Annotated[Data, "images"]:
     """1,797 handwritten digits as 8 x 8 images, 10 classes.
 
     Args:

@@ -153,7 +153,7 @@ def array_file(
     return array_data(arrays, rules, path.name, seed, (valid, test))
 
 
-def image_folder(
+def image_folder(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None,
     seed: int,
@@ -162,6 +162,7 @@ def image_folder(
     size: int | tuple[int, int] | None = None,
     color: bool | None = None,
     skip_corrupt: bool = False,
+    standardize: bool = True,
 ) -> Data:
     """A folder with one folder of images per class, or train/ and test/ folders of such.
 
@@ -171,6 +172,7 @@ def image_folder(
         size: bring all images to this height and width
         color: three channels or one; by default three if any image has color
         skip_corrupt: leave out images that cannot be read, and count them
+        standardize: mean 0 and deviation 1 over the training images, each channel alone
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is a folder of images: its folders are the classes, it has no target", fix="leave 'target' out")
@@ -187,7 +189,7 @@ def image_folder(
         raise BadInput(message, fix="fix the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
-    data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))
+    data = array_data(arrays, Rules("classes", standardize=standardize), path.name, seed, (valid, test))
     skipped = {"corrupt images skipped": len(images.corrupt)} | ({"skipped": list_names(images.corrupt, 20)} if images.corrupt else {})
     return replace(data, report={**data.report, **skipped})
 

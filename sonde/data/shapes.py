@@ -54,7 +54,7 @@ def shapes(
     color: bool = False,
     target: Literal["label", "mask", "caption"] = "label",
     noise: Annotated[float, Range(0, 10)] = 0.1,
-) -> Data:
+) -> Annotated[Data, "images"]:
     """Pictures of discs, squares and crosses that are turned, moved and scaled; to be named, outlined or told in words.
 
     Args:

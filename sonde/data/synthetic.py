@@ -23,7 +23,7 @@ ClusterCount = Annotated[int, Range(2, 100)]
 PARTS = (0.15, 0.15)
 
 
-def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Data:
+def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Annotated[Data, "points"]:
     """Four clouds at the corners of a square; opposite corners share a class.
 
     Args:
@@ -36,7 +36,7 @@ def xor(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.2) -> Data:
     return _classes("xor", _blur(x, noise, draw), (corner % 2) ^ (corner // 2), seed)
 
 
-def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classes: ClusterCount = 2) -> Data:
+def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classes: ClusterCount = 2) -> Annotated[Data, "points"]:
     """Circles around one center, a class each.
 
     Args:
@@ -49,7 +49,7 @@ def rings(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1, classe
     return _classes("rings", _blur(_polar(1.0 + label, 2 * math.pi * torch.rand(n, generator=draw)), noise, draw), label, seed)
 
 
-def moons(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1) -> Data:
+def moons(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1) -> Annotated[Data, "points"]:
     """Two half circles that reach into each other.
 
     Args:
@@ -65,7 +65,7 @@ def moons(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.1) -> Dat
 
 def spirals(
     seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 0.05, classes: ClusterCount = 2, turns: Annotated[float, Range(0, 20)] = 1.5
-) -> Data:
+) -> Annotated[Data, "points"]:
     """Arms of a spiral wound around each other, a class each.
 
     Args:
@@ -81,7 +81,9 @@ def spirals(
     return _classes("spirals", _blur(x, noise, draw), label, seed)
 
 
-def blobs(seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 1.0, classes: ClusterCount = 3, features: ClusterCount = 2) -> Data:
+def blobs(
+    seed: int = 0, n: ExampleCount = 1000, noise: NoiseLevel = 1.0, classes: ClusterCount = 3, features: ClusterCount = 2
+) -> Annotated[Data, "points"]:
     """Gaussian clouds around random centers, a class each.
 
     Args:

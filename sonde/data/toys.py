@@ -1,4 +1,4 @@
-"""Made-up pairs with a known answer: a small language to translate, and sequences to turn round."""
+"""Generated texts with a known answer: sentences to classify, a small language to translate, and sequences to reverse."""
 
 from __future__ import annotations
 
@@ -11,16 +11,42 @@ from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
 from .split import split
-from .text.corpora import LinesReader
-from .text.documents import Ragged
+from .text.corpora import POLES, LinesReader
+from .text.documents import DocumentSource, Ragged
 from .text.pairs import PairSource, pairs
-from .text.tokenizer import train
+from .text.tokenizer import special, train
 
 SymbolCount = Annotated[int, Range(2, 4096)]
 ARTICLES = {"the": "la", "a": "", "this": "tiu"}
 ADJECTIVES = {"": "", "small": "malgranda", "red": "ruga", "old": "malnova", "good": "bona"}
 NOUNS = {"cat": "kato", "dog": "hundo", "house": "domo", "book": "libro", "woman": "virino", "tree": "arbo"}
 VERBS = {"sees": "vidas", "wants": "volas", "finds": "trovas", "has": "havas", "does not see": "ne vidas"}
+EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
+"""negative and positive, of 4 and 9 words; `toy_sentiment` does not contain them"""
+
+
+def toy_sentiment(seed: int = 0) -> Annotated[Data, "texts"]:
+    """Generated sentences, negative or positive by their adverb, verb or adjective; 'not' reverses the label."""
+    clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
+    who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
+    words = (
+        (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
+        (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
+    )
+    pairs: list[tuple[str, int]] = []
+    for label, (adverbs, manners, verbs, adjectives) in enumerate(words):
+        pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
+        parts = itertools.product(who, manners, verbs, what, ("attending", "their work"))
+        pairs += [(f"{one} were {manner} {verb} {thing} for {reason}", label) for one, manner, verb, thing, reason in parts]
+        for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
+            pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
+    pairs = [one for one in pairs if one[0] not in EXAMPLES]
+    texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
+    tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
+    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
+    train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
+    name, report = "made-up sentences", {"sentences": len(texts)}
+    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokenizer, 64))
 
 
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:

@@ -15,7 +15,7 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.corrupt import freeze_held_out
 from ..models.autoencoder import convolutional, dense
 from ..objectives.contractive import Contractive
@@ -53,8 +53,8 @@ def recipe(
     Args:
         kind: sparse puts a price on what the code uses, contractive on how much it moves with x; denoising reads pictures with
             noise and is compared with the clean ones
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
         code: numbers of the code, by default 16; a sparse one may have more than there are pixels, by default 128
         hidden: widths of dense layers before the code, or channels of convolutions; the decoder goes back the same way
         network: tied uses the weights of the encoder, transposed, in the decoder
@@ -67,7 +67,7 @@ def recipe(
             whose codes end in a sigmoid
         epochs: passes over the training data
     """
-    parts = load(data, seed=seed, standardize=False)
+    parts = load_kind("images", data, seed, standardize=False)
     width = code or (128 if kind == "sparse" else 16)
     sigmoid = kind == "contractive" or (kind == "sparse" and penalty == "kl")
     usual = 0.02 if kind == "contractive" else 0.05 if sigmoid else 0.1

@@ -11,12 +11,12 @@ from ..models import diffusion
 from ..objectives.denoised import Denoised
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import SampleName, report, shape_of, unlabeled
+from .tools.samples import report, shape_of, unlabeled
 from .tools.shown import FinalReport
 
 
 def recipe(
-    data: SampleName = "moons",
+    data: str = "moons",
     times: Annotated[int, Range(1, 10_000)] | None = None,
     schedule: Literal["cosine", "linear"] = "cosine",
     width: Annotated[int, Range(1, 1024)] | None = None,
@@ -28,7 +28,8 @@ def recipe(
     """Learn to tell the noise in noisy examples; at the end samples, beside real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
+        data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
+            mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         times: steps from data to noise; by default 40 for points and 100 for pictures
         schedule: noise schedule
         width: of the hidden layers, or channels at the full size; by default 64 or 32

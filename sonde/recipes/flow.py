@@ -11,12 +11,12 @@ from ..models.flow import Flow
 from ..objectives.density import Density
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import SampleName, levels_of, report, shape_of, unlabeled
+from .tools.samples import pixel_levels, report, shape_of, unlabeled
 from .tools.shown import FinalReport
 
 
 def recipe(
-    data: SampleName = "moons",
+    data: str = "moons",
     couplings: Annotated[int, Range(1, 100)] | None = None,
     width: Annotated[int, Range(1, 8192)] | None = None,
     batch_size: Annotated[int, Range(least=1)] = 128,
@@ -29,7 +29,8 @@ def recipe(
     Of pictures the logarithm of a probability is told, in nats a picture (loss) and in bits a pixel.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
+        data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
+            mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         couplings: steps of the flow; by default 8 for points, and for pictures as many as part any two pixels (12 for the digits)
         width: of the hidden layers; by default 64 for points and 256 for pictures
         batch_size: examples per update
@@ -40,7 +41,7 @@ def recipe(
     shape = shape_of(parts)
     flat = len(shape) == 1
     return Recipe(
-        model=partial(Flow, shape, couplings or (8 if flat else None), width or (64 if flat else 256), levels=levels_of(data)),
+        model=partial(Flow, shape, couplings or (8 if flat else None), width or (64 if flat else 256), levels=pixel_levels(parts)),
         data=parts,
         objective=Density(),
         optimizer=optimizer("adam", lr=lr or (5e-3 if flat else 1e-3)),

@@ -12,12 +12,12 @@ from ..objectives.adversarial import Adversarial
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from .tools.samples import SampleName, report, shape_of, unlabeled
+from .tools.samples import report, shape_of, unlabeled
 from .tools.shown import FinalReport
 
 
 def recipe(
-    data: SampleName = "moons",
+    data: str = "moons",
     latent: Annotated[int, Range(1, 1024)] | None = None,
     width: Annotated[int, Range(1, 1024)] | None = None,
     r1: Annotated[float, Range(least=0)] | None = None,
@@ -31,7 +31,8 @@ def recipe(
     """A generator and a discriminator play against each other, in turn; at the end samples, beside real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
+        data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
+            mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         latent: numbers of noise; by default 4 for points and 32 for pictures
         width: of the hidden layers, or channels at the full size; by default 64 or 32
         r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one

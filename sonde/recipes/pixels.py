@@ -16,12 +16,13 @@ from ..core.batch import Batch, Data
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.tensors import TensorSource
 from ..models.pixels import Pixels, levels_of
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.samples import pixel_levels
 from .tools.sheets import ACROSS, sheet
 from .tools.shown import FinalReport, causal
 
@@ -44,9 +45,9 @@ def recipe(
     """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others, of 784 pixels in a row, take long and need $SONDE_DATA or internet access
-        levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist, of 784 pixels, take long and need $SONDE_DATA or internet access
+        levels: gray values of a pixel; by default all where there are at most 32 (17 in the digits), else 4
         mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
         width: numbers per pixel inside
         depth: blocks
@@ -56,8 +57,9 @@ def recipe(
         epochs: passes over the training data
     """
     causal(mixer, width)
-    grays = levels or (17 if data == "digits" else 4)
-    parts = quantize_levels(load(data, seed=seed, standardize=False), grays)
+    gray = load_kind("images", data, seed, standardize=False)
+    grays = levels or (present if 2 <= (present := pixel_levels(gray)) <= 32 else 4)
+    parts = quantize_levels(gray, grays)
     high, wide = parts.train[:1].x.shape[1:]
     return Recipe(
         model=partial(Pixels, (high, wide), grays, len(parts.classes), width, depth, mixer, dropout),

@@ -17,10 +17,11 @@ from torch import Generator, Tensor, nn
 
 from ..core import batch as fields
 from ..core.batch import Data
+from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.text.corpora import IMDB, reviews
 from ..data.text.documents import DocumentSource, Ragged
 from ..data.text.tokenizer import special
@@ -30,8 +31,9 @@ from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth
 from .tools.shown import FinalReport
-from .tools.texts import grammar_sentences
 
+TOY = "toy_sentiment"
+"""the generated sentences that serve where no data folder has real ones"""
 SPREAD = 0.3
 """deviation of the numbers of an embedding at the start; of 0.25 to 1, small ones did best on the validation part"""
 
@@ -42,7 +44,7 @@ def recipe(
     width: ModelWidth = 128,
     bidirectional: bool = True,
     pool: Literal["mean", "last"] = "mean",
-    data: Literal["sst2", "sentence_polarity", "imdb", "toy"] | None = None,
+    data: str | None = None,
     level: Literal["wordpiece", "words", "bpe", "char"] = "wordpiece",
     most: Annotated[int, Range(300, 1_000_000)] = 10_000,
     longest: Annotated[int, Range(4, 65_536)] = 200,
@@ -64,7 +66,8 @@ def recipe(
         width: numbers per token and direction
         bidirectional: a second mixer reads from the end
         pool: the mean over all tokens, or what each direction says when it has read all
-        data: real sentences or reviews of a data folder, or made-up sentences; by default SST-2 where it is there
+        data: labeled texts by name (sst2, sentence_polarity and imdb from a data folder, toy_sentiment), or your own (./mine.py);
+            by default sst2 where a data folder has it, else toy_sentiment
         level: tokens are sub-words in small letters, words, sub-words of bytes, or characters
         most: most words or sub-words
         longest: tokens of a text that are read
@@ -76,21 +79,23 @@ def recipe(
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         epochs: passes over the training texts
     """
-    which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")
-    dataset = grammar_sentences(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
-    size = dataset.reader.vocabulary.size
-    dropout, hidden = (usual * (which != "toy") if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
-    model = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
+    which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else TOY)
+    dataset = load_kind("texts", which, seed, level=level, most=most, longest=longest)
+    if dataset.task != "classes" or not isinstance(dataset.train, DocumentSource):
+        raise BadInput(f"'{dataset.name}' does not hold texts with a label each", fix="give a DocumentSource with labels, task='classes'")
+    size, classes = dataset.reader.vocabulary.size, len(dataset.classes)
+    dropout, hidden = (usual * (which != TOY) if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
+    model = partial(Seq2Vec, size, classes, "tokens", width, depth, mixer, bidirectional, pool, dropout)
     unknown = special(dataset.reader.vocabulary, "unknown")
     return Recipe(
         model=model,
         data=dataset,
-        objective=Categorical(classes=2),
+        objective=Categorical(classes=classes),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip_norm=1.0,
         augment=partial(_mask_tokens, hidden, unknown) if hidden else None,
-        initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
+        initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != TOY else None,
         batch_size=batch_size,
         epochs=epochs,
         monitor="valid/accuracy",

@@ -16,7 +16,7 @@ from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.tensors import TensorSource
 from ..models.autoencoder import AutoEncoder
 from ..models.mlp import MLP
@@ -47,8 +47,8 @@ def recipe(
     from random weights, with the same labels and steps, for comparison.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
         widths: of the hidden layers
         activation: after each of them
         noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
@@ -58,7 +58,7 @@ def recipe(
         lr: learning rate of all stages
         steps: updates with labels
     """
-    whole = load(data, seed=seed)
+    whole = load_kind("images", data, seed)
     few = whole.train[:][sample_per_class(whole.train[:].y, labels, seed)]
     parts = replace(whole, train=TensorSource(few.x, few.y))
     start = few.x[0].numel()

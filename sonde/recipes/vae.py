@@ -15,7 +15,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.corrupt import freeze_held_out
 from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
@@ -48,8 +48,8 @@ def recipe(
     a likelihood of black and white pixels is one.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
         code: numbers of a code
         hidden: widths of dense layers, or channels of convolutions, between a picture and its code
         network: dense layers or convolutions
@@ -59,7 +59,7 @@ def recipe(
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
-    parts = freeze_held_out(load(data, seed=seed, standardize=False), binarize, seed)
+    parts = freeze_held_out(load_kind("images", data, seed, standardize=False), binarize, seed)
     shape = tuple(parts.train[:1].x.shape[1:])
     return Recipe(
         model=partial(dense if network == "dense" else convolutional, shape, hidden, code),

@@ -13,6 +13,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.data.melody import TUNES, notes
 from sonde.data.text.documents import Ragged
+from sonde.data.toys import EXAMPLES, toy_sentiment
 from sonde.estimators.word2vec import Word2Vec
 from sonde.recipes import music, names, sentiment, tagging
 from sonde.recipes.tools import texts as _texts
@@ -108,7 +109,7 @@ def test_sentiment_beats_a_bag_of_words_where_the_order_counts(no_data):
 
 
 def test_the_bag_of_words_leaves_the_data_alone():
-    data = _texts.grammar_sentences()
+    data = toy_sentiment()
     before = data.train.rows.values.clone()
     text = [[data.reader.vocabulary.tokens[i] for i in data.train.rows[row]] for row in range(len(data.train))]
     score = sentiment.baseline(data, data.reader.vocabulary.size)
@@ -123,9 +124,9 @@ def test_the_bag_of_words_leaves_the_data_alone():
 
 
 def test_made_up_sentences_hold_no_example_and_both_labels():
-    data = _texts.grammar_sentences()
+    data = toy_sentiment()
     spoken = {data.reader.vocabulary.decode(part.rows[i]) for part in data.splits.values() for i in range(len(part))}
-    assert len(spoken) == sum(map(len, data.splits.values())) and not spoken & set(_texts.EXAMPLES)
+    assert len(spoken) == sum(map(len, data.splits.values())) and not spoken & set(EXAMPLES)
     assert 0.4 < float(data.train.y.double().mean()) < 0.6
 
 

@@ -51,7 +51,7 @@ class LinesReader:
         return Batch(**{self.field: rows.pad(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
 
 
-def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Data:
+def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Annotated[Data, "texts"]:
     """SST-2: 9,613 sentences of film reviews, negative or positive.
 
     Args:
@@ -63,7 +63,9 @@ def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Lo
     return _reviews("sst2", parts, level, most, longest)
 
 
-def imdb(seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
+def imdb(
+    seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256
+) -> Annotated[Data, "texts"]:
     """IMDB: 50,000 film reviews, negative or positive.
 
     Args:
@@ -79,7 +81,7 @@ def imdb(seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Mo
 
 def sentence_polarity(
     seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 128
-) -> Data:
+) -> Annotated[Data, "texts"]:
     """10,662 sentences of film reviews, negative or positive.
 
     Args:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from ...core.batch import Data
 from ...core.errors import DataUnusable
 from ...core.seeds import generator
 from ...data import fetch
 from ...data.formats import decode
 from ...data.melody import TUNES
-from ...data.split import split
-from ...data.text.corpora import POLES, LinesReader
-from ...data.text.documents import DocumentSource, Ragged
-from ...data.text.tokenizer import special, train
 
-EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
-"""of 4 and 9 words, negative and positive"""
 EITHER = ("light", "fish", "watch", "play", "walk", "drink", "paint", "dance")
 """words that are a noun or a verb"""
 ARTICLES, AUXILIARIES = ("the", "a", "this"), ("can", "will", "must")
@@ -57,30 +49,6 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     if len(songs) < 5:
         raise DataUnusable(f"'{path.name}' holds {len(songs)} tunes", where=str(path), fix="give 5 or more in ABC, each after a line 'X:'")
     return path.name, songs
-
-
-def grammar_sentences(seed: int = 0) -> Data:
-    """Short sentences from a small grammar, labeled by their adverb, verb or adjective; 'not' turns a label round."""
-    clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
-    who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
-    words = (
-        (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
-        (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
-    )
-    pairs: list[tuple[str, int]] = []
-    for label, (adverbs, ways, verbs, adjectives) in enumerate(words):
-        pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
-        parts = itertools.product(who, ways, verbs, what, ("attending", "their work"))
-        pairs += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
-        for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
-            pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
-    pairs = [one for one in pairs if one[0] not in EXAMPLES]  # what is asked at the end is never learned by heart
-    texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
-    tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
-    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
-    train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
-    name, report = "made-up sentences", {"sentences": len(texts)}
-    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokenizer, 64))
 
 
 def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
