@@ -17,9 +17,8 @@ from ..core.files import parse_json
 from . import fetch
 from .arrays import Arrays, array_data
 from .formats import contents, parse_idx, read_picture, reading
+from .split import SplitSize
 from .table import Rules
-
-SplitSize = float | int
 
 
 @dataclass(frozen=True)

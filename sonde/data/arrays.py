@@ -16,7 +16,7 @@ from ..core.batch import Batch, Data
 from ..core.errors import BadInput
 from . import pictures
 from .formats import PICTURES, read_idx, read_npy, read_npz, suffix
-from .split import check_labels, list_names, split
+from .split import SplitSize, check_labels, list_names, split
 from .table import Rules, Target, texts
 from .tensors import TensorSource, ToFloat, cut
 
@@ -43,7 +43,7 @@ class Arrays:
     """files that were left out on request"""
 
 
-def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
+def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[SplitSize, SplitSize]) -> Data:
     """Check, split (with equal shares of classes), standardize by the training part; parts = (valid, test)."""
     if arrays.y is not None and len(arrays.y) != len(arrays.x):
         raise BadInput(f"'{name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give files that belong together")
@@ -133,7 +133,7 @@ def cells(y: np.ndarray) -> np.ndarray:
     return texts(flat) if flat.dtype.kind in "UO" else flat.astype(np.float64)
 
 
-def _fixed_split(sizes: list[int], valid: float | int, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+def _fixed_split(sizes: list[int], valid: SplitSize, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     train, held, test = torch.arange(sum(sizes)).split(sizes)
     if len(held) == 0:
         train, held, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])

@@ -33,8 +33,8 @@ _SET = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 """the head of a function that makes a set, and the kind of its examples"""
-_VARIANT = re.compile(r'^([a-z]\w*) = text_set\(\s*"\1",\s*"([^"]+)"', re.MULTILINE)
-"""a set that is one of several alike, and its summary"""
+_VARIANT = re.compile(r'^([a-z]\w*) = \w+_set\(\s*"\1",\s*"([^"]+)"', re.MULTILINE)
+"""a set that is one of several alike: name = some_set("name", "summary", ...)"""
 
 
 def names(kind: str | None = None) -> list[str]:
@@ -109,7 +109,7 @@ def _file_of(name: str) -> Path:
 @cache
 def _sets() -> dict[str, tuple[Path, str]]:
     """Name of each set -> its file, and the kind of its examples or ''."""
-    sets = {}
+    sets: dict[str, tuple[Path, str]] = {}
     for path in sorted(FOLDER.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         sets |= {name: (path, "") for name, _ in _VARIANT.findall(text)} | {name: (path, kind) for name, kind in _SET.findall(text)}

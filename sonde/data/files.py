@@ -16,7 +16,7 @@ from ..core.options import Option, check_values, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
-from .split import list_names
+from .split import SplitSize, list_names
 from .table import Rules, name_columns, table_data
 from .text.corpus import token_folder
 from .text.windows import text_file
@@ -25,8 +25,6 @@ TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")
 ARRAYS = (".npy", ".npz", ".idx")
 TEXTS = (".txt", ".text", ".md")
 KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt), or a folder: images in one folder per class, or token shards"
-
-SplitSize = float | int
 
 
 def load_file(path: str | Path, target: str | None = None, seed: int = 0, **options: Any) -> Data:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -11,48 +12,58 @@ from ..core.batch import Data
 from ..core.errors import BadInput, DataUnusable
 from ..core.options import Range
 from .formats import read_columns, reading
-from .split import size
+from .split import SplitSize, size
 from .tensors import TensorSource
 from .text.corpora import find
 
-SplitSize = float | int
 SeriesLength = Annotated[int, Range(1, 4096)]
 
 
-def sunspots(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 48, ahead: SeriesLength = 1) -> Data:
-    """Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.
+def series_set(name: str, summary: str, unit: str, file: str, window: int, part: float = 0.1) -> Callable[..., Data]:
+    """Measurements at equal intervals, in their order.
 
     Args:
-        valid: fraction or count of months held out for validation, after those for training
-        test: fraction or count of the last months, for the test
-        length: months of the past that are seen
-        ahead: months to forecast
+        unit: what lies between two measurements, in the plural
+        file: a table of a data folder, the measurements in its second column
+        window: default of `length`
+        part: default fraction for validation, and for the test
     """
-    return forecast("sunspots", values("timeseries/monthly-sunspots.csv"), valid, test, length, ahead)
 
+    def load(
+        seed: int = 0, valid: SplitSize = part, test: SplitSize = part, length: SeriesLength = window, ahead: SeriesLength = 1
+    ) -> Data:
+        return forecast(name, values(file), valid, test, length, ahead)
 
-def passengers(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.15, length: SeriesLength = 12, ahead: SeriesLength = 1) -> Data:
-    """Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"""{summary}
 
     Args:
-        valid: fraction or count of months held out for validation, after those for training
-        test: fraction or count of the last months, for the test
-        length: months of the past that are seen
-        ahead: months to forecast
+        valid: fraction or count of {unit} held out for validation, after those for training
+        test: fraction or count of the last {unit}, for the test
+        length: {unit} of the past in a window
+        ahead: {unit} to forecast
     """
-    return forecast("passengers", values("timeseries/airline-passengers.csv"), valid, test, length, ahead)
+    return load
 
 
-def temperatures(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 30, ahead: SeriesLength = 1) -> Data:
-    """Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.
-
-    Args:
-        valid: fraction or count of days held out for validation, after those for training
-        test: fraction or count of the last days, for the test
-        length: days of the past that are seen
-        ahead: days to forecast
-    """
-    return forecast("temperatures", values("timeseries/daily-min-temperatures.csv"), valid, test, length, ahead)
+sunspots = series_set(
+    "sunspots", "Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.", "months", "timeseries/monthly-sunspots.csv", 48
+)
+passengers = series_set(
+    "passengers",
+    "Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.",
+    "months",
+    "timeseries/airline-passengers.csv",
+    12,
+    part=0.15,
+)
+temperatures = series_set(
+    "temperatures",
+    "Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.",
+    "days",
+    "timeseries/daily-min-temperatures.csv",
+    30,
+)
 
 
 def values(name: str) -> Tensor:

@@ -10,9 +10,12 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.seeds import generator
 
+SplitSize = float | int
+"""a fraction below 1, or a count of examples"""
+
 
 def split(
-    n: int, valid: float | int = 0.1, test: float | int = 0.1, seed: int = 0, labels: Tensor | None = None
+    n: int, valid: SplitSize = 0.1, test: SplitSize = 0.1, seed: int = 0, labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of (train, valid, test), each sorted; together every index exactly once.
 
@@ -43,7 +46,7 @@ def split(
     return train_part, valid_part, test_part
 
 
-def size(n: int, part: float | int, name: str = "part") -> int:
+def size(n: int, part: SplitSize, name: str = "part") -> int:
     """How many of n examples a fraction or a count means; a fraction above 0 means at least one."""
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not part >= 0:
         raise BadInput(f"'{name}' must be a fraction below 1 or a count of examples, not {part!r}")

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Data
 from ..core.errors import BadInput, nearest
-from .split import list_names, split
+from .split import SplitSize, list_names, split
 from .tensors import TensorSource, cut
 
 Columns = Mapping[str, np.ndarray]
@@ -55,7 +55,7 @@ class Rules:
     classes: tuple[str, ...] = ()
 
 
-def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
+def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[SplitSize, SplitSize]) -> Data:
     """Clean, split (with equal shares of classes), encode.  `target` is the last column unless named; parts = (valid, test)."""
     for wrong in [column for column in (*rules.ignore, *([target] if target is not None else [])) if column not in columns]:
         raise BadInput(f"'{name}' has no column '{wrong}'", fix=nearest(wrong, columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, final
 
@@ -16,13 +16,12 @@ from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
 from ..formats import contents, decode, reading
-from ..split import size, split
+from ..split import SplitSize, split
 from .documents import DocumentSource, LineSource, Ragged
-from .pairs import PairSource, pairs
+from .pairs import pairs
 from .tokenizer import Grain, Tokenizer, special, train
-from .windows import Length, Most, windows
+from .windows import Most, text_set
 
-SplitSize = float | int
 Longest = Annotated[int, Range(1, 1 << 20)]
 Language = Literal["en", "de", "fr"]
 MARKS = ("pad", "unknown", "cls", "sep", "mask")
@@ -116,7 +115,7 @@ def multi30k(
     files = {part: [find(f"translation/multi30k.{part}.{tongue}.gz") for tongue in (source, target)] for part in PARTS}
     texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
     tokenizer = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
-    train_source, held, last = (_pairs(sides, tokenizer, longest) for sides in texts.values())
+    train_source, held, last = (pairs(texts_in, texts_out, tokenizer, tokenizer, longest) for texts_in, texts_out in texts.values())
     name, reader = f"multi30k {source}-{target}", LinesReader(tokenizer, longest, "source")
     parts = train_source, held.by_size(), last.by_size()
     # both sides share their tokens: what the source says is told by the same names
@@ -150,54 +149,6 @@ def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize
     return Data(
         parts[0], parts[1], parts[2], name=name, task="other", classes=tokenizer.tokens, report=report, reader=LinesReader(tokenizer, 64)
     )
-
-
-def text_set(
-    name: str,
-    summary: str,
-    unit: str,
-    read: Callable[[], list[str]],
-    between: str = "\n",
-    part: float = 0.05,
-    tokens: Grain = "char",
-    n: int = 8000,
-) -> Callable[..., Data]:
-    """A set of windows over texts in their order.
-
-    Args:
-        unit: what the texts are, in the plural
-        read: gives the texts
-        between: what joins two of them
-        part: usual share for validation, and for the test
-        tokens: usual level of the tokens
-        n: usual number of words or sub-words at most
-    """
-
-    def load(
-        seed: int = 0,
-        valid: SplitSize = part,
-        test: SplitSize = part,
-        length: Length = 128,
-        stride: Length | None = None,
-        level: Grain = tokens,
-        most: Most = n,
-    ) -> Data:
-        return windows(_thirds(read(), valid, test, between), name, length, stride, level, most)
-
-    load.__name__ = load.__qualname__ = name
-    load.__doc__ = f"""{summary}
-
-    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
-
-    Args:
-        valid: fraction or count of {unit}
-        test: fraction or count of {unit}
-        length: tokens per window
-        stride: tokens between the starts of two windows; by default the length
-        level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-    """
-    return load
 
 
 def _tunes() -> list[str]:
@@ -275,16 +226,3 @@ def _read_labeled(path: Path, text: int, label: int, head: bool = False) -> tupl
 
 def _take(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list[str], list[int]]:
     return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
-
-
-def _pairs(sides: Sequence[list[str]], tokenizer: Tokenizer, longest: int) -> PairSource:
-    return pairs(sides[0], sides[1], tokenizer, tokenizer, longest)
-
-
-def _thirds(texts: Sequence[str], valid: SplitSize, test: SplitSize, between: str) -> tuple[str, str, str]:
-    """The texts of train, valid and test, in their order."""
-    n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
-    n = len(texts) - n_valid - n_test
-    if n < 1:
-        raise BadInput(f"{len(texts)} texts cannot give {n_valid} and {n_test} and leave any for training", fix="lower valid or test")
-    return between.join(texts[:n]), between.join(texts[n : n + n_valid]), between.join(texts[n + n_valid :])

@@ -16,6 +16,7 @@ from ...core.batch import Batch, Data
 from ...core.errors import BadInput, DataUnusable, SondeError
 from ...core.files import dump_json, read_json, sha256_file
 from ...core.options import Range
+from ..split import SplitSize
 from ..split import size as part_size
 from .shards import FORMAT
 from .tokenizer import Tokenizer, load
@@ -115,8 +116,8 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None = None,
     seed: int = 0,
-    valid: float | int = 0.05,
-    test: float | int = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     by: Literal["document", "place"] | None = None,

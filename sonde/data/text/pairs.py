@@ -60,8 +60,6 @@ class PairSource:
 
 def pairs(sources: list[str], targets: list[str], theirs: Tokenizer, ours: Tokenizer, most: int = 1 << 20) -> PairSource:
     """Pairs of texts as tokens; longer ones are cut to `most` tokens, and both end with the end token."""
-    if len(sources) != len(targets):
-        raise BadInput(f"{len(sources)} texts and {len(targets)} targets do not pair up", fix="give one target for each text")
     start, end, pad = (special(ours, name) for name in ("start", "end", "pad"))
     source = Ragged(*theirs.encode_all(sources)).cut(most).wrap(end=special(theirs, "end"))
     target = Ragged(*ours.encode_all(targets)).cut(most).wrap(start, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, final
@@ -15,7 +15,7 @@ from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
 from ..formats import contents, decode
-from ..split import size
+from ..split import SplitSize, size
 from ..tensors import WindowSource
 from .tokenizer import Grain, Tokenizer, train
 
@@ -56,12 +56,26 @@ def windows(
     return Data(train_source, valid, test, name=name, task="other", classes=vocabulary.tokens, report=report, reader=reader)
 
 
+def split_in_order(texts: str | Sequence[str], valid: SplitSize, test: SplitSize, between: str = "") -> tuple[str, str, str]:
+    """The texts (or characters) of train, valid and test, in their order, each joined to one text."""
+    n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
+    n = len(texts) - n_valid - n_test
+    if n < 1:
+        raise BadInput(
+            f"{len(texts)} {'characters' if isinstance(texts, str) else 'texts'} cannot give {n_valid} and {n_test} "
+            "and leave any for training",
+            fix="lower valid or test",
+        )
+    first, second, third = texts[:n], texts[n : n + n_valid], texts[n + n_valid :]
+    return between.join(first), between.join(second), between.join(third)
+
+
 def text_file(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None = None,
     seed: int = 0,
-    valid: float | int = 0.05,
-    test: float | int = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     level: Grain = "char",
@@ -84,43 +98,66 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     text = decode(path)
     if not text:
         raise BadInput(f"'{path.name}' is empty", where=str(path.parent), fix="give a file with text")
-    n_valid, n_test = size(len(text), valid, "valid"), size(len(text), test, "test")
-    n_train = len(text) - n_valid - n_test
-    least = length + 1
-    if n_train < least or 0 < n_valid < least or 0 < n_test < least:
+    parts = split_in_order(text, valid, test)
+    if any(0 < len(part) <= length for part in parts):
         raise BadInput(
             f"'{path.name}' has {len(text)} characters, too few for windows of {length} in each part",
             fix="use a smaller length ('context' in a recipe) or a longer text",
         )
-    return windows(
-        (text[:n_train], text[n_train : n_train + n_valid], text[n_train + n_valid :]), path.name, length, stride, level, most, specials
-    )
+    return windows(parts, path.name, length, stride, level, most, specials)
 
 
-def tiny_shakespeare(  # noqa: PLR0913  the options of a set
-    seed: int = 0,
-    valid: float | int = 0.05,
-    test: float | int = 0.05,
-    length: Length = 128,
-    stride: Length | None = None,
-    level: Grain = "char",
-    most: Most = 8000,
-    specials: tuple[str, ...] = (),
-) -> Data:
-    """Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.
+def text_set(
+    name: str,
+    summary: str,
+    unit: str,
+    read: Callable[[], str | list[str]],
+    between: str = "\n",
+    part: float = 0.05,
+    tokens: Grain = "char",
+    n: int = 8000,
+) -> Callable[..., Data]:
+    """A set of windows over texts in their order.
+
+    Args:
+        unit: what the texts are, in the plural
+        read: gives the texts, or one text that is split by its characters
+        between: what joins two of them
+        part: default fraction for validation, and for the test
+        tokens: default level of the tokens
+        n: default number of words or sub-words at most
+    """
+
+    def load(
+        seed: int = 0,
+        valid: SplitSize = part,
+        test: SplitSize = part,
+        length: Length = 128,
+        stride: Length | None = None,
+        level: Grain = tokens,
+        most: Most = n,
+        specials: tuple[str, ...] = (),
+    ) -> Data:
+        return windows(split_in_order(read(), valid, test, between), name, length, stride, level, most, specials)
+
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"""{summary}
 
     The first part trains, the next is for validation, the last for the test; the seed changes nothing.
 
     Args:
-        valid: fraction or count of characters
-        test: fraction or count of characters
+        valid: fraction or count of {unit}
+        test: fraction or count of {unit}
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
         level: tokens are characters, bytes, words or sub-words learned from the training part
         most: most words or sub-words
         specials: names of special tokens, such as 'mask', that the text does not hold
     """
+    return load
 
+
+def _shakespeare() -> str:
     def check(path: Path) -> bytes:
         return fetch.check_hash(contents(path), SHAKESPEARE_SHA256, path)
 
@@ -128,8 +165,16 @@ def tiny_shakespeare(  # noqa: PLR0913  the options of a set
     if path is None:
         path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
     check(path)
-    data = text_file(path, valid=valid, test=test, length=length, stride=stride, level=level, most=most, specials=specials)
-    return replace(data, name="tiny_shakespeare")
+    return decode(path)
+
+
+tiny_shakespeare = text_set(
+    "tiny_shakespeare",
+    "Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.",
+    "characters",
+    _shakespeare,
+    between="",
+)
 
 
 def stdlib_text(
