@@ -49,7 +49,6 @@ MODULES = {
     "sonde.data.shards": "sonde.data.text.shards",
     "sonde.data.tokeniser": "sonde.data.text.tokenizer",
     "sonde.data.tokenizer": "sonde.data.text.tokenizer",
-    "sonde.data.words": "sonde.data.text.words",
     "sonde.engine.api": "sonde",
     "sonde.engine.rundir": "sonde.runs.layout",
     "sonde.engine.sweep": "sonde.api.sweeps",

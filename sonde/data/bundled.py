@@ -1,4 +1,4 @@
-"""Real data that scikit-learn brings along: no download, no waiting."""
+"""Real data that come with scikit-learn, without a download."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ breast_cancer = class_set("breast_cancer", "569 breast tumors, 30 measurements o
 def diabetes(
     seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True, standardize_target: bool = False
 ) -> Data:
-    """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
+    """442 diabetes patients, 10 measurements, progression of the disease after a year.
 
     Args:
         valid: fraction or count of rows held out for validation

@@ -1,4 +1,4 @@
-"""A user's own files: tables, arrays, folders of images and plain text, by what the path looks like."""
+"""A user's own files: tables, arrays, folders of images and plain text, chosen by suffix."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
 
     Args:
         target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
-        options: those of the kind of file, see `file_options`; a wrong one is an error that names it
+        options: those of this type of file, see `file_options`; an unknown one is an error
     """
     path = Path(path)
     load = _loader(path)
@@ -44,21 +44,21 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
 
 
 def file_options(path: str | Path) -> dict[str, Option]:
-    """Names, types and defaults of the options a file of this kind takes."""
+    """Options of the loader for this type of file."""
     own, of_rules = _options(_loader(Path(path)))
     return {**own, **of_rules}
 
 
 @cache
 def _options(load: Callable[..., Data]) -> tuple[dict[str, Option], dict[str, Option]]:
-    """Options of a loader itself, and those of the rules it works by, if it does."""
+    """Options of a loader itself, and those of the `Rules` that it takes, if any."""
     kind = load.__name__.replace("_", " ")
     own = options_of(load, kind, skip=("path", "target", "seed"))
     return own, options_of(Rules, kind) if own.pop("rules", None) else {}
 
 
 def looks_like_path(name: str) -> bool:
-    """True for what can only be meant as a file: it has a slash or a suffix we read, or it exists."""
+    """True if it has a slash or a known suffix, or exists."""
     kind = suffix(Path(name))
     return "/" in name or "\\" in name or kind in TABLES + ARRAYS + TEXTS or Path(name).exists()
 
@@ -85,7 +85,7 @@ def _is_array(path: Path) -> bool:
 
 
 def _neighbor(path: Path) -> str:
-    """The nearest name beside a path that does not exist."""
+    """The nearest name in the folder of a path that does not exist."""
     try:
         beside = [one.name for one in path.parent.iterdir()]
     except (OSError, ValueError):
@@ -123,7 +123,7 @@ def array_file(
     test: SplitSize = 0.1,
     rules: Rules = Rules(),  # noqa: B008  frozen
 ) -> Data:
-    """NPY, NPZ or idx: one example per place of the first axis; rows and columns are treated as a table.
+    """NPY, NPZ or idx: one example per index of the first axis; a 2-D array is treated as a table.
 
     Args:
         valid: fraction or count of examples held out for validation
@@ -167,7 +167,7 @@ def image_folder(  # noqa: PLR0913  the options of a kind of file
     Args:
         valid: fraction or count of images held out for validation
         test: fraction or count of images held out for the test, where there is no test folder
-        size: bring all images to this height and width
+        size: height and width to resize all images to
         color: three channels or one; by default three if any image has color
         skip_corrupt: leave out images that cannot be read, and count them
         standardize: mean 0 and deviation 1 over the training images, each channel alone
@@ -182,8 +182,8 @@ def image_folder(  # noqa: PLR0913  the options of a kind of file
     labels = np.array([folder.labels[i] for i in images.kept], object)
     kept = [folder.parts[i] for i in images.kept] if folder.parts else None
     fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
-    if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        message = f"of class {list_names(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
+    if unreadable := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
+        message = f"of class {list_names(unreadable)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
         raise BadInput(message, fix="fix the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
@@ -197,7 +197,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 def _label_file(path: Path) -> Path | None:
-    """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, where that file is there."""
+    """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, if that file exists."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     beside = path.with_name(name)
     return beside if name != path.name and beside.exists() else None

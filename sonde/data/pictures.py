@@ -1,4 +1,4 @@
-"""Pictures: folders of image files -> one uint8 array (N, C, H, W), with damaged and odd files named."""
+"""Folders of image files -> one uint8 array (N, C, H, W), with errors that name corrupt files and those of another size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTS = {"train": 0, "training": 0, "valid": 1, "val": 1, "validation": 1, "test
 
 
 class Pictures(NamedTuple):
-    """What was read: images, which of the files they come from, and the files that could not be read."""
+    """Images, the indices of their files, and the files that could not be read."""
 
     x: np.ndarray
     kept: list[int]
@@ -31,11 +31,11 @@ class Folder(NamedTuple):
     files: list[Path]
     labels: list[str]
     parts: list[int]
-    """part of each file, or nothing where the folder is not cut into parts"""
+    """part of each file, or empty where the folder has no parts"""
 
 
-def inside(folder: Path) -> list[Path]:
-    """All pictures in a folder and below, in the order of their names, also links that lead nowhere; hidden files do not count."""
+def image_files(folder: Path) -> list[Path]:
+    """All image files in a folder and below, sorted, broken links included, hidden files excluded."""
     paths = (path for path in folder.rglob("*") if path.suffix.lower() in PICTURES and (path.is_file() or not path.exists()))
     return sorted(path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
@@ -49,14 +49,14 @@ def by_class(folder: Path) -> Folder:
     else:
         roots = [(-1, folder)]
     for root in {folder, *(root for _, root in roots)}:
-        if _folders(root) and (beside := [path.name for path in inside(root) if path.parent == root]):
+        if _folders(root) and (beside := [path.name for path in image_files(root) if path.parent == root]):
             message = f"'{root.name}' has class folders but also images outside them: {list_names(beside)}"
             raise BadInput(message, fix="move each into the folder of its class, or elsewhere")
     files, labels, parts = [], [], []
     for part, root in roots:
         empty = []
         for one in _folders(root):
-            pictures = inside(one)
+            pictures = image_files(one)
             empty += [] if pictures else [one.name]
             files += pictures
             labels += [one.name] * len(pictures)
@@ -81,11 +81,11 @@ def read(
     skip_corrupt: bool = False,
     root: Path | None = None,
 ) -> Pictures:
-    """All files as one array; gray pictures among colored ones get three equal channels.
+    """All files as one array; gray images among colored ones get three equal channels.
 
     Args:
         skip_corrupt: leave out what cannot be read
-        root: files in this folder are told by their way from there, such as 'cat/2.png': classes often have files of the same name
+        root: errors name files by their path from here, such as 'cat/2.png': classes often have files of the same name
     """
     from rich.console import Console
     from rich.progress import track

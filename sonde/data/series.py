@@ -1,4 +1,4 @@
-"""Measurements over time from a data folder: windows of the past, and the values that came next."""
+"""Time series from a data folder: windows of the past, and the values that follow."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def series_set(name: str, summary: str, unit: str, file: str, window: int, part:
 
 
 sunspots = series_set(
-    "sunspots", "Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.", "months", "timeseries/monthly-sunspots.csv", 48
+    "sunspots", "Monthly sunspots, 1749 to 1983: 2,820 values, to forecast.", "months", "timeseries/monthly-sunspots.csv", 48
 )
 passengers = series_set(
     "passengers",
-    "Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.",
+    "Monthly airline passengers, 1949 to 1960: 144 values, to forecast.",
     "months",
     "timeseries/airline-passengers.csv",
     12,
@@ -59,7 +59,7 @@ passengers = series_set(
 )
 temperatures = series_set(
     "temperatures",
-    "Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.",
+    "Daily minimum temperatures in Melbourne, 1981 to 1990: 3,650 values, to forecast.",
     "days",
     "timeseries/daily-min-temperatures.csv",
     30,
@@ -78,7 +78,7 @@ def values(name: str) -> Tensor:
 
 
 def forecast(name: str, row: Tensor, valid: SplitSize, test: SplitSize, length: int, ahead: int) -> Data:
-    """Windows x (B, T, 1) and what came next y (B, ahead), standardized by the training part; each part's targets lie in that part."""
+    """Windows x (B, T, 1) and the values y (B, ahead) that follow, standardized by the training part; the targets of a part lie in it."""
     n_valid, n_test = size(len(row), valid, "valid"), size(len(row), test, "test")
     stop = len(row) - n_valid - n_test
     if stop < length + ahead:
@@ -86,7 +86,7 @@ def forecast(name: str, row: Tensor, valid: SplitSize, test: SplitSize, length: 
     mean, std = row[:stop].mean(), row[:stop].std(correction=0)
     cuts = [length, stop, stop + n_valid, len(row)]
     parts = []
-    whole = ((row - mean) / std).float().unfold(0, length + ahead, 1)  # one window for each first target from `length` on
+    whole = ((row - mean) / std).float().unfold(0, length + ahead, 1)  # one window for each first target after the first `length` values
     for first, last in zip(cuts, cuts[1:]):
         taken = whole[first - length : last - ahead - length + 1]
         parts.append(TensorSource(taken[:, :length, None], taken[:, length:]) if len(taken) and last > first else None)

@@ -1,4 +1,4 @@
-"""Splits: disjoint, complete and seeded, by fraction or by count, with equal shares of each class on request."""
+"""Splits: disjoint, complete and seeded, by fraction or by count, stratified by class on request."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def split(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of (train, valid, test), each sorted; together every index exactly once.
 
-    A float below 1 is a fraction, a whole number is a count; train gets the rest.  With `labels` every class keeps its
-    share in each part, to within one example.
+    A float below 1 is a fraction, a whole number is a count; train gets the rest.  With `labels` the split is
+    stratified: every class has the same fraction in each part, to within one example.
     """
     n_valid, n_test = size(n, valid, "valid"), size(n, test, "test")
     if n_valid + n_test >= n:
@@ -33,8 +33,8 @@ def split(
         if len(labels) != n:
             raise BadInput(f"there are {len(labels)} labels for {n} examples")
         strata = [(labels == label).nonzero().flatten() for label in labels.unique()]
-    draw = generator(seed, "split")
-    shuffled = [stratum[torch.randperm(len(stratum), generator=draw)] for stratum in strata]
+    rng = generator(seed, "split")
+    shuffled = [stratum[torch.randperm(len(stratum), generator=rng)] for stratum in strata]
     sizes = [len(stratum) for stratum in strata]
     tests = apportion(n_test, sizes)
     valids = apportion(n_valid, [whole - taken for whole, taken in zip(sizes, tests, strict=True)])
@@ -61,15 +61,15 @@ def size(n: int, part: SplitSize, name: str = "part") -> int:
 
 
 def apportion(total: int, sizes: Sequence[int]) -> list[int]:
-    """`total` seats shared in proportion to `sizes` by largest remainder; never more than a size, ties to the first."""
+    """Distribute `total` in proportion to `sizes` by the largest remainder method; never more than a size, ties to the first."""
     whole = sum(sizes)
     if total > whole:
         raise BadInput(f"{total} examples cannot be taken from {whole}")
-    seats = [total * one // whole if whole else 0 for one in sizes]
+    counts = [total * size // whole if whole else 0 for size in sizes]
     rest = sorted(range(len(sizes)), key=lambda i: (-(total * sizes[i] % whole) if whole else 0, i))
-    for i in rest[: total - sum(seats)]:
-        seats[i] += 1
-    return seats
+    for i in rest[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
 
 
 def class_weights(labels: Tensor, classes: int | Sequence[str]) -> Tensor:
@@ -99,6 +99,6 @@ def check_labels(labels: Tensor, classes: Sequence[str], where: str) -> None:
         )
 
 
-def list_names(names: Sequence[str], most: int = 8) -> str:
-    """Names in a row, the first few of them where there are many."""
-    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+def list_names(names: Sequence[str], limit: int = 8) -> str:
+    """Names separated by commas; the first few of many."""
+    return ", ".join(map(str, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")

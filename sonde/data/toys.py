@@ -50,15 +50,15 @@ def toy_sentiment(seed: int = 0) -> Annotated[Data, "texts"]:
 
 
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:
-    """Sentences of a small English and their translation, with another word order and an ending for the object.
+    """Generated English sentences and their translation, with another word order and an ending for the object.
 
     Args:
-        n: different sentences in all; a tenth of them is for validation, and a tenth for the test
+        n: distinct sentences in all; a tenth of them is for validation, and a tenth for the test
     """
     phrases = list(itertools.product(ARTICLES, ADJECTIVES, NOUNS))
-    every = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
+    chosen = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
     translations = []
-    for number in every.tolist():
+    for number in chosen.tolist():
         rest, verb = divmod(number, len(VERBS))
         translations.append(sentence_pair(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
     sources, targets = map(list, zip(*translations))
@@ -84,22 +84,22 @@ def sentence_pair(subject: tuple[str, str, str], verb: str, object: tuple[str, s
 def reversal(
     seed: int = 0, n: Annotated[int, Range(10, 10_000_000)] = 4000, symbols: SymbolCount = 10, longest: SymbolCount = 10, twice: bool = True
 ) -> Data:
-    """Symbols, and the same from the last to the first, each twice: the answer is longer than the question.
+    """Sequences of symbols, and the same reversed with each symbol twice: the target is longer than the source.
 
     Args:
         n: pairs in all; a tenth of them is for validation, and a tenth for the test
         symbols: different symbols
-        longest: symbols of the longest sequence; the shortest has one
-        twice: each symbol comes twice in the answer
+        longest: symbols of the longest sequence; the shortest has 1
+        twice: each symbol comes twice in the target
     """
     rng = generator(seed, "reversal")
     lengths = torch.randint(1, longest + 1, (n,), generator=rng)
     bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     source = Ragged(torch.randint(symbols, (int(bounds[-1]),), generator=rng), bounds)
-    many = 2 if twice else 1
-    # the place of a symbol counted from the end of its row, as a place in the values
-    turned = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
-    target = Ragged(source.values[turned].repeat_interleave(many), bounds * many)
+    copies = 2 if twice else 1
+    # position in the values of each symbol counted from the end of its row
+    reversed_positions = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
+    target = Ragged(source.values[reversed_positions].repeat_interleave(copies), bounds * copies)
     pad, start, end = symbols, symbols + 1, symbols + 2
     whole = PairSource(source.wrap(end=end), target.wrap(start, end), pad)
     parts = [whole.subset(part) for part in split(n, seed=seed)]

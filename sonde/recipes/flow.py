@@ -1,4 +1,4 @@
-"""A normalizing flow: the exact log-density of points in the plane, or of small pictures, and samples."""
+"""A normalizing flow: the exact log-density of points in the plane, or of small images, and samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ..models.flow import Flow
 from ..objectives.density import Density
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import pixel_levels, report, shape_of, unlabeled
-from .tools.shown import FinalReport
+from .tools.final_report import FinalReport
+from .tools.samples import load_unlabeled, pixel_levels, report, shape_of
 
 
 def recipe(
@@ -24,20 +24,20 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 2000,
     seed: int = 0,
 ) -> Recipe:
-    """Learn a density by maximum likelihood; at the end samples, beside real examples.
+    """Learn a density by maximum likelihood; at the end samples next to real examples.
 
-    Of pictures the logarithm of a probability is told, in nats a picture (loss) and in bits a pixel.
+    For images of integer levels it is a log-probability, in nats per image (loss) and in bits per pixel.
 
     Args:
         data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
             mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
-        couplings: steps of the flow; by default 8 for points, and for pictures as many as part any two pixels (12 for the digits)
-        width: of the hidden layers; by default 64 for points and 256 for pictures
+        couplings: coupling layers; by default 8 for points, and for images enough to separate any two pixels (12 for the digits)
+        width: of the hidden layers; by default 64 for points and 256 for images
         batch_size: examples per update
-        lr: peak learning rate, default 5e-3 for points and 1e-3 for pictures: linear warm-up, then cosine decay to 0
+        lr: peak learning rate, default 5e-3 for points and 1e-3 for images: linear warm-up, then cosine decay to 0
         steps: updates
     """
-    parts = unlabeled(data, seed)
+    parts = load_unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     return Recipe(

@@ -13,9 +13,9 @@ from ..core.recipe import Recipe
 from ..data import augment
 from ..data.catalog import load_kind
 from ..models.vit import ViT
-from .tools.linear import linear
+from .tools.final_report import FinalReport
+from .tools.linear import linear_baseline
 from .tools.parts import apply_with_chance, image_classifier
-from .tools.shown import FinalReport
 
 
 def recipe(  # noqa: PLR0913  options of a run, each by name
@@ -69,4 +69,4 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     """The test accuracy of logistic regression."""
-    return {"linear model": str(linear(data))}
+    return {"linear model": str(linear_baseline(data))}

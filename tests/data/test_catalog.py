@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ import torch
 from sklearn import datasets
 
 from sonde.core.errors import BadInput
-from sonde.core.options import options_of
-from sonde.data import catalog
+from sonde.core.options import checked, options_of
+from sonde.data import augment, catalog, corrupt, melody, order
+from sonde.data.text import documents
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
 SEQUENCES = ["recall", "copying", "reset", "parity", "in_context", "tagging"]
@@ -39,6 +42,14 @@ def test_names_and_summaries_need_no_torch() -> None:
 def test_every_option_is_explained(name: str) -> None:
     options = options_of(catalog.function(name), skip=("seed",))
     assert all(option.help for option in options.values())
+
+
+@pytest.mark.parametrize("module", [augment, corrupt, documents, melody, order], ids=lambda module: module.__name__)
+def test_declared_ranges_are_checked(module: ModuleType) -> None:
+    own = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
+    functions = [one.__init__ if inspect.isclass(one) else one for one in own if callable(one)]
+    declaring = [one for one in functions if inspect.isfunction(one) and any(o.range for o in options_of(inspect.unwrap(one)).values())]
+    assert declaring and all(one.__code__ is checked(lambda: None).__code__ for one in declaring)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *PUZZLES, "digits"])

@@ -437,4 +437,4 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
 
 def test_options_tell_their_types() -> None:
     known = file_options(Path(__file__).parent)
-    assert set(known) == {"valid", "test", "size", "color", "skip_corrupt"} and known["size"].help
+    assert set(known) == {"valid", "test", "size", "color", "skip_corrupt", "standardize"} and known["size"].help

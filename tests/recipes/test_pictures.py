@@ -16,10 +16,10 @@ from sonde.core.seeds import generator
 from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.recipes import cifar_cnn, images
-from sonde.recipes.image_text import caption_number, distinct, similarity
+from sonde.recipes.image_text import caption_number, distinct_captions, similarity
 from sonde.recipes.pixels import independent, quantize_levels
 from sonde.recipes.segment import iou
-from sonde.recipes.tools.linear import STRENGTHS, linear
+from sonde.recipes.tools.linear import STRENGTHS, linear_baseline
 from sonde.recipes.tools.sheets import sheet
 
 
@@ -36,16 +36,16 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
     models = [LogisticRegression(C=strength, max_iter=1000).fit(x, y) for strength in STRENGTHS]
     scores = [np.mean(model.predict(data.valid[:].x.flatten(1).numpy()) == data.valid[:].y.numpy()) for model in models]
     best = models[int(np.argmax(scores))]
-    baseline = linear(data)
+    baseline = linear_baseline(data)
     assert baseline.valid == max(scores) and baseline.strength == best.C and baseline.examples == 1258
     assert baseline.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
     backwards = replace(data, test=TensorSource(data.test[:].x, 9 - data.test[:].y))
-    assert linear(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
+    assert linear_baseline(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
 
 
 def test_a_transformer_stands_beside_a_linear_model(tmp_path):
     run = sonde.train("vit_digits", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, seed=2)
-    assert event_text(run, "linear model") == str(linear(load("digits", seed=2)))
+    assert event_text(run, "linear model") == str(linear_baseline(load("digits", seed=2)))
 
 
 def test_overlap_by_hand():
@@ -85,7 +85,7 @@ def test_levels_keep_labels():
 def test_captions(tmp_path):
     """Captions kept out of training, and their images, are met again in the test part only."""
     run = sonde.train("image_text", run=tmp_path / "run", threads=1, quiet=True, images=1000, size=16, channels=(4, 8), unseen=5, steps=20)
-    captions, lengths = distinct(run.data)
+    captions, lengths = distinct_captions(run.data)
     present = [set(caption_number(part[torch.arange(len(part))], captions).tolist()) for part in (run.data.train, run.data.test)]
     assert len(captions) == 36 and len(present[0]) == 31 and len(present[1]) > 31
     seen, unseen = (int(event_text(run, name).split(" of ")[1].split()[0]) for name in ("retrieval", "unseen"))

@@ -1,4 +1,4 @@
-"""Text as language-model batches: windows x (B, T) of tokens and y (B, T), the same moved on by one."""
+"""Text as language-model batches: windows x (B, T) of tokens and y (B, T), shifted by one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from .. import fetch
 from ..formats import contents, decode
 from ..split import SplitSize, size
 from ..tensors import WindowSource
-from .tokenizer import Grain, Tokenizer, train
+from .tokenizer import Tokenizer, TokenKind, train
 
 SHAKESPEARE = ("text/tinyshakespeare.txt", "tinyshakespeare.txt", "tinyshakespeare/input.txt")
-"""where a data folder may hold it; the last is the name it has at its home"""
-SHAKESPEARE_HOMES = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",)
+"""where a data folder may hold it; the last is its name at the download address"""
+SHAKESPEARE_MIRRORS = ("https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/",)
 SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
-LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
+EXCLUDED = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 Length = Annotated[int, Range(1, 1 << 20)]
 Most = Annotated[int, Range(2, 1 << 24)]
@@ -41,9 +41,15 @@ class TextReader:
 
 
 def windows(
-    texts: tuple[str, str, str], name: str, length: int, stride: int | None, level: Grain, most: int = 8000, specials: Sequence[str] = ()
+    texts: tuple[str, str, str],
+    name: str,
+    length: int,
+    stride: int | None,
+    level: TokenKind,
+    most: int = 8000,
+    specials: Sequence[str] = (),
 ) -> Data:
-    """Data from the texts of train, valid and test; a part without text is None, one too short for a window an error."""
+    """Windows over the texts of train, valid and test; a part without text is None, one too short for a window is an error."""
     vocabulary = train(level, [texts[0]], most, specials)
     rows = [vocabulary.encode(text) for text in texts]
     report: dict[str, int | str] = {f"{part} tokens": len(row) for part, row in zip(("train", "valid", "test"), rows, strict=True)}
@@ -78,7 +84,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
-    level: Grain = "char",
+    level: TokenKind = "char",
     most: Most = 8000,
     specials: tuple[str, ...] = (),
 ) -> Data:
@@ -90,8 +96,8 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
         level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-        specials: names of special tokens, such as 'mask', that the text does not hold
+        most: largest vocabulary of words or sub-words
+        specials: names of special tokens, such as 'mask', to add to the vocabulary
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
@@ -114,7 +120,7 @@ def text_set(
     read: Callable[[], str | list[str]],
     between: str = "\n",
     part: float = 0.05,
-    tokens: Grain = "char",
+    tokens: TokenKind = "char",
     n: int = 8000,
 ) -> Callable[..., Data]:
     """A set of windows over texts in their order.
@@ -134,7 +140,7 @@ def text_set(
         test: SplitSize = part,
         length: Length = 128,
         stride: Length | None = None,
-        level: Grain = tokens,
+        level: TokenKind = tokens,
         most: Most = n,
         specials: tuple[str, ...] = (),
     ) -> Data:
@@ -151,8 +157,8 @@ def text_set(
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
         level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-        specials: names of special tokens, such as 'mask', that the text does not hold
+        most: largest vocabulary of words or sub-words
+        specials: names of special tokens, such as 'mask', to add to the vocabulary
     """
     return load
 
@@ -163,7 +169,7 @@ def _shakespeare() -> str:
 
     path = fetch.find(*SHAKESPEARE)
     if path is None:
-        path = fetch.download(SHAKESPEARE_HOMES, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
+        path = fetch.download(SHAKESPEARE_MIRRORS, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
     check(path)
     return decode(path)
 
@@ -181,7 +187,7 @@ def stdlib_text(
     seed: int = 0,
     length: Length = 128,
     stride: Length | None = None,
-    level: Grain = "byte",
+    level: TokenKind = "byte",
     most: Most = 8000,
     specials: tuple[str, ...] = (),
     share: Annotated[float, Range(above=0, most=1)] = 1.0,
@@ -192,18 +198,18 @@ def stdlib_text(
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
         level: tokens are bytes, characters, words or sub-words learned from the training part
-        most: most words or sub-words
-        specials: names of special tokens, such as 'mask', that the text does not hold
-        share: how much of it, by whole files
+        most: largest vocabulary of words or sub-words
+        specials: names of special tokens, such as 'mask', to add to the vocabulary
+        share: fraction of the files to use
     """
     texts: tuple[list[str], list[str], list[str]] = ([], [], [])
     files = 0
     for name, text in library():
-        # By the hash of its name a file is always in the same part: 90 % train, 5 % valid, 5 % test.
-        place, draw = (number / 256 for number in hashlib.sha256(name.encode()).digest()[:2])
+        # The hash of its name decides the part of a file: 90 % train, 5 % valid, 5 % test.
+        position, draw = (number / 256 for number in hashlib.sha256(name.encode()).digest()[:2])
         if draw >= share:
             continue
-        texts[0 if place < 0.9 else 1 if place < 0.95 else 2].append(text)
+        texts[0 if position < 0.9 else 1 if position < 0.95 else 2].append(text)
         files += 1
     if not all(texts):
         raise DataUnusable(
@@ -217,11 +223,11 @@ def stdlib_text(
 
 
 def library() -> Iterator[tuple[str, str]]:
-    """(name, text) of each source file of the standard library, sorted by name; tests and machine settings left out."""
+    """(name, text) of each source file of the standard library, sorted by name, without tests and build settings."""
     root = Path(sysconfig.get_path("stdlib"))
     names = []
     for folder, below, files in os.walk(root):
-        below[:] = [name for name in below if name not in LEFT_OUT]  # installed packages can be many times the library
+        below[:] = [name for name in below if name not in EXCLUDED]  # installed packages can be much larger than the library
         names += [Path(folder, name).relative_to(root).as_posix() for name in files if name.endswith(".py")]
     for name in sorted(names):
         if name.startswith("_sysconfigdata"):
@@ -229,4 +235,4 @@ def library() -> Iterator[tuple[str, str]]:
         try:
             yield name, (root / name).read_bytes().decode("utf-8")
         except (UnicodeDecodeError, OSError):
-            continue  # a few files show off other encodings
+            continue  # a few files are in other encodings on purpose

@@ -1,4 +1,4 @@
-"""What recipes of generative models share: points or images without labels, and samples shown at the end beside real ones."""
+"""Generative models: points or images without labels, and samples shown at the end beside real ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...core.seeds import generator
 from ...data.catalog import load_kind
 from ...data.tensors import TensorSource
 from ...objectives.information.discrepancy import discrepancy
-from .sheets import ACROSS, leave, sheet
+from .sheets import ACROSS, save_figure, sheet
 
 MAX_COMPARED = 1000
 """points or images that are compared"""
@@ -23,7 +23,7 @@ KERNEL_WIDTH = 0.25
 """of the Gaussian kernel that compares points, in standard deviations of the data"""
 
 
-def unlabeled(name: str, seed: int) -> Data:
+def load_unlabeled(name: str, seed: int) -> Data:
     """Points with mean 0 and deviation 1 in each coordinate, or images with values in 0..1."""
     data = load_kind(("points", "images"), name, seed, n=10_000, standardize=False)
     x = data.train[:].x
@@ -48,18 +48,18 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     """Draw samples, and measure how far they are from test examples, and how far training examples are."""
     assert data.test is not None
     model.eval()
-    held, real = data.test[:MAX_COMPARED].x, data.train[:MAX_COMPARED].x
+    test, real = data.test[:MAX_COMPARED].x, data.train[:MAX_COMPARED].x
     drawn = model.sample(len(real), generator(0, "report")).cpu()
-    if held.ndim == 2:
+    if test.ndim == 2:
         width = KERNEL_WIDTH
         both = torch.cat([real, drawn])
         groups = ["data"] * len(real) + ["drawn"] * len(drawn)
         note = f"{len(drawn):,} points of each."
         points = {"x1": both[:, 0], "x2": both[:, 1]}
-        leave(folder, "samples", Scatter("Samples", points, ["x1", "x2"], note, groups=groups))
+        save_figure(folder, "samples", Scatter("Samples", points, ["x1", "x2"], note, groups=groups))
     else:
-        width = 0.5 * float(torch.cdist(real.flatten(1), held.flatten(1)).median())
-        rows = {"samples": drawn[: 6 * ACROSS], "test pictures": held[: 2 * ACROSS]}
-        sheet(folder, "samples", "Samples beside real pictures", rows.items(), "Nothing is chosen by hand.")
-    far, near = discrepancy(drawn, held, width), discrepancy(real, held, width)
+        width = 0.5 * float(torch.cdist(real.flatten(1), test.flatten(1)).median())
+        rows = {"samples": drawn[: 6 * ACROSS], "test images": test[: 2 * ACROSS]}
+        sheet(folder, "samples", "Samples and real images", rows.items(), "Nothing is chosen by hand.")
+    far, near = discrepancy(drawn, test, width), discrepancy(real, test, width)
     return {"samples": f"discrepancy {far:.4f} from the test part; training examples have {near:.4f}"}
