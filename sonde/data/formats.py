@@ -12,6 +12,7 @@ import gzip
 import io
 import lzma
 import math
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -235,8 +236,6 @@ def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | 
         color: 3 channels or 1; by default 3 if the image has color
         size: height and width to resize to
     """
-    import warnings
-
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:

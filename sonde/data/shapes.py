@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .split import split
+from .split import split, subsets
 from .tensors import TensorSource
 from .text.corpora import LinesReader
 from .text.documents import Ragged
@@ -88,8 +88,7 @@ def shapes(
         more = {"text": rows.pad(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
         reader = LinesReader(words, 64, "text")
     whole = TensorSource(x, y, **more)
-    parts = [whole.subset(part) for part in split(n, 0.15, 0.15, seed=seed)]
-    return Data(parts[0], parts[1], parts[2], name="shapes", task="classes", classes=names, reader=reader)
+    return Data(*subsets(whole, split(n, 0.15, 0.15, seed=seed)), name="shapes", task="classes", classes=names, reader=reader)
 
 
 def random_shapes(n: int, many: int, rng: Generator) -> Shapes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +11,14 @@ from torch import Tensor
 from ..core.errors import BadInput
 from ..core.seeds import generator
 
+
+class Subsettable(Protocol):
+    """A source that can be split."""
+
+    def subset(self, indices: Any) -> Self: ...
+
+
+S = TypeVar("S", bound=Subsettable)
 SplitSize = float | int
 """a fraction below 1, or a count of examples"""
 
@@ -44,6 +53,13 @@ def split(
             part.append(piece)
     train_part, valid_part, test_part = (torch.cat(part).sort().values for part in parts)
     return train_part, valid_part, test_part
+
+
+def subsets(whole: S, indices: Sequence[Tensor]) -> tuple[S, S | None, S | None]:
+    """The parts train, valid and test of a source, from the indices that `split` gives; a part without examples is None."""
+    train, valid, test = (whole.subset(part) if len(part) else None for part in indices)
+    assert train is not None
+    return train, valid, test
 
 
 def size(n: int, part: SplitSize, name: str = "part") -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..core.batch import Batch, Data
 from ..core.errors import BadInput, nearest
+from .formats import read_columns, read_npy, suffix
 from .split import SplitSize, list_names, split
 from .tensors import TensorSource, split_source
 
@@ -393,8 +394,6 @@ class TableReader:
 
 def _read_any(path: Path, order: Sequence[str], target: str) -> Columns:
     """Columns of a file for prediction; columns without names are those of training in their order."""
-    from .formats import read_columns, read_npy, suffix
-
     if suffix(path) == ".npy":
         array = read_npy(path)
         return name_columns(array, path.name, list(order) if array.ndim == 2 and array.shape[1] == len(order) else None)

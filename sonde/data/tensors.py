@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from .split import subsets
 
 
 @final
@@ -148,7 +149,9 @@ def split_source(
     Args:
         to_float: fits the conversion to floats on the training examples, so that no statistics leak from the others
     """
-    train, valid, test = (whole.subset(index) for index in indices)
+    train, valid, test = subsets(whole, indices)
     if to_float is not None:
-        train.to_float = valid.to_float = test.to_float = to_float(train.fields["x"])
-    return train, valid if len(valid) else None, test if len(test) else None
+        change = to_float(train.fields["x"])
+        for part in filter(None, (train, valid, test)):
+            part.to_float = change
+    return train, valid, test

@@ -10,7 +10,7 @@ import torch
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .split import split
+from .split import split, subsets
 from .text.corpora import POLES, LinesReader
 from .text.documents import DocumentSource, Ragged
 from .text.pairs import PairSource, pairs
@@ -36,17 +36,16 @@ def toy_sentiment(seed: int = 0) -> Annotated[Data, "texts"]:
     pairs: list[tuple[str, int]] = []
     for label, (adverbs, manners, verbs, adjectives) in enumerate(words):
         pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
-        parts = itertools.product(who, manners, verbs, what, ("attending", "their work"))
-        pairs += [(f"{one} were {manner} {verb} {thing} for {reason}", label) for one, manner, verb, thing, reason in parts]
+        combinations = itertools.product(who, manners, verbs, what, ("attending", "their work"))
+        pairs += [(f"{one} were {manner} {verb} {thing} for {reason}", label) for one, manner, verb, thing, reason in combinations]
         for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
             pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
     pairs = [one for one in pairs if one[0] not in EXAMPLES]
     texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
     tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
     whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
-    train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
-    name, report = "made-up sentences", {"sentences": len(texts)}
-    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokenizer, 64))
+    parts, reader = subsets(whole, split(len(texts), seed=seed, labels=labels)), LinesReader(tokenizer, 64)
+    return Data(*parts, name="made-up sentences", task="classes", classes=POLES, report={"sentences": len(texts)}, reader=reader)
 
 
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:
@@ -64,10 +63,8 @@ def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Dat
     sources, targets = map(list, zip(*translations))
     tokenizer = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
     whole = pairs(sources, targets, tokenizer, tokenizer)
-    parts = [whole.subset(part) for part in split(len(whole), seed=seed)]
-    return Data(
-        parts[0], parts[1], parts[2], name="bilingual", task="other", classes=tokenizer.tokens, reader=LinesReader(tokenizer, 64, "source")
-    )
+    parts, reader = subsets(whole, split(len(whole), seed=seed)), LinesReader(tokenizer, 64, "source")
+    return Data(*parts, name="bilingual", task="other", classes=tokenizer.tokens, reader=reader)
 
 
 def sentence_pair(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:
@@ -102,5 +99,5 @@ def reversal(
     target = Ragged(source.values[reversed_positions].repeat_interleave(copies), bounds * copies)
     pad, start, end = symbols, symbols + 1, symbols + 2
     whole = PairSource(source.wrap(end=end), target.wrap(start, end), pad)
-    parts = [whole.subset(part) for part in split(n, seed=seed)]
-    return Data(parts[0], parts[1], parts[2], name="reversal", task="other", classes=(*map(str, range(symbols)), "<pad>", "<s>", "</s>"))
+    classes = (*map(str, range(symbols)), "<pad>", "<s>", "</s>")
+    return Data(*subsets(whole, split(n, seed=seed)), name="reversal", task="other", classes=classes)

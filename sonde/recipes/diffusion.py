@@ -11,8 +11,7 @@ from ..models import diffusion
 from ..objectives.denoised import Denoised
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.final_report import FinalReport
-from .tools.samples import load_unlabeled, report, shape_of
+from .tools.samples import load_unlabeled, sample_recipe, shape_of
 
 
 def recipe(
@@ -41,15 +40,13 @@ def recipe(
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(diffusion.points, shape[0], width or 64, 3, times or 40, schedule)
-    return Recipe(
+    return sample_recipe(
+        parts,
+        steps,
         model=points if flat else partial(diffusion.images, shape, width or 32, times or 100, schedule),
-        data=parts,
         objective=Denoised(),
         optimizer=optimizer("adam", lr=lr or (1e-2 if flat else 2e-3)),
         schedule=warmup_cosine(),
         clip_norm=1.0,
         batch_size=batch_size,
-        steps=steps,
-        evaluate_every=max(steps // 10, 1),
-        callbacks=(FinalReport(partial(report, parts)),),
     )

@@ -11,8 +11,7 @@ from ..models.flow import Flow
 from ..objectives.density import Density
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.final_report import FinalReport
-from .tools.samples import load_unlabeled, pixel_levels, report, shape_of
+from .tools.samples import load_unlabeled, pixel_levels, sample_recipe, shape_of
 
 
 def recipe(
@@ -40,15 +39,13 @@ def recipe(
     parts = load_unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
-    return Recipe(
+    return sample_recipe(
+        parts,
+        steps,
         model=partial(Flow, shape, couplings or (8 if flat else None), width or (64 if flat else 256), levels=pixel_levels(parts)),
-        data=parts,
         objective=Density(),
         optimizer=optimizer("adam", lr=lr or (5e-3 if flat else 1e-3)),
         schedule=warmup_cosine(),
         clip_norm=1.0 if flat else 100.0,
         batch_size=batch_size,
-        steps=steps,
-        evaluate_every=max(steps // 10, 1),
-        callbacks=(FinalReport(partial(report, parts)),),
     )

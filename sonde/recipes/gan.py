@@ -12,8 +12,7 @@ from ..objectives.adversarial import Adversarial
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from .tools.final_report import FinalReport
-from .tools.samples import load_unlabeled, report, shape_of
+from .tools.samples import load_unlabeled, sample_recipe, shape_of
 
 
 def recipe(
@@ -46,16 +45,14 @@ def recipe(
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(gan.points, shape[0], latent or 4, width or 64, 3)
-    return Recipe(
+    return sample_recipe(
+        parts,
+        steps,
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
-        data=parts,
         objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, discriminator_steps),
         optimizer=optimizer("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
         initialize=initialize("he_normal"),
         clip_norm=1.0 if flat else 0.0,
         batch_size=batch_size,
-        steps=steps,
-        evaluate_every=max(steps // 10, 1),
-        callbacks=(FinalReport(partial(report, parts)),),
     )

@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.split import split
+from ..data.split import split, subsets
 from ..data.text.corpora import LinesReader
 from ..data.text.documents import DocumentSource, Ragged
 from ..data.text.tokenizer import special, train
@@ -65,14 +65,5 @@ def _sentences(n: int, seed: int) -> Data:
     number = {tag: i for i, tag in enumerate(classes)}
     labels = Ragged.of([number[tag] for tag in row] for row in tags)
     whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
-    train_split, valid, test = (whole.subset(part) for part in split(n, seed=seed))
-    return Data(
-        train_split,
-        valid,
-        test,
-        name="made-up sentences",
-        task="other",
-        classes=classes,
-        report={"sentences": n},
-        reader=LinesReader(tokenizer, 64),
-    )
+    parts, reader = subsets(whole, split(n, seed=seed)), LinesReader(tokenizer, 64)
+    return Data(*parts, name="made-up sentences", task="other", classes=classes, report={"sentences": n}, reader=reader)

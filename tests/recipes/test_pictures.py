@@ -15,11 +15,12 @@ from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
 from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
-from sonde.recipes import cifar_cnn, images
+from sonde.recipes import cifar_cnn, images, vit_digits
 from sonde.recipes.image_text import caption_number, distinct_captions, similarity
 from sonde.recipes.pixels import independent, quantize_levels
 from sonde.recipes.segment import iou
 from sonde.recipes.tools.linear import STRENGTHS, linear_baseline
+from sonde.recipes.tools.samples import load_unlabeled, pixel_levels
 from sonde.recipes.tools.sheets import sheet
 
 
@@ -46,6 +47,20 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
 def test_a_transformer_stands_beside_a_linear_model(tmp_path):
     run = sonde.train("vit_digits", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, seed=2)
     assert event_text(run, "linear model") == str(linear_baseline(load("digits", seed=2)))
+
+
+def test_a_folder_of_images_says_what_the_network_needs(tmp_path):
+    """Height, width, classes and levels come from the data; 12 is divided by 4 into 3 patches, so a patch has 2 pixels."""
+    from PIL import Image
+
+    for i in range(30):
+        path = tmp_path / ("dark" if i % 2 else "light") / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", (16, 12), 100 * (i % 2) + i).save(path)
+    model = vit_digits.recipe(str(tmp_path), width=8, depth=1, heads=1).model()
+    assert model(torch.zeros(3, 1, 12, 16)).shape == (3, 2) and model.patch == 2
+    assert pixel_levels(load_unlabeled(str(tmp_path), 0)) == 256 and pixel_levels(load_unlabeled("digits", 0)) == 17
+    assert pixel_levels(load_unlabeled("moons", 0)) == 0
 
 
 def test_overlap_by_hand():

@@ -16,7 +16,7 @@ from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
 from ..formats import contents, decode, reading
-from ..split import SplitSize, split
+from ..split import SplitSize, split, subsets
 from .documents import DocumentSource, LineSource, Ragged
 from .pairs import pairs
 from .tokenizer import Tokenizer, TokenKind, special, train
@@ -143,12 +143,9 @@ def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize
     tokenizer = train("char", lines, specials=("pad", "start", "end"))
     start, end, pad = (special(tokenizer, mark) for mark in ("start", "end", "pad"))
     whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrap(start, end), pad)
-    parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
-    assert parts[0] is not None
-    report: dict[str, int | str] = {"names": len(lines), "letters": tokenizer.size - 4}
-    return Data(
-        parts[0], parts[1], parts[2], name=name, task="other", classes=tokenizer.tokens, report=report, reader=LinesReader(tokenizer, 64)
-    )
+    parts, reader = subsets(whole, split(len(lines), valid, test, seed)), LinesReader(tokenizer, 64)
+    report = {"names": len(lines), "letters": tokenizer.size - 4}
+    return Data(*parts, name=name, task="other", classes=tokenizer.tokens, report=report, reader=reader)
 
 
 def _tunes() -> list[str]:

@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, final, get_args
+from typing import Any, Literal, Protocol, final, get_args
 
 import numpy as np
 import torch
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from ...core.errors import BadInput, DataUnusable
 from ...core.files import JSON_LIMIT, read_file, replace_file
 from ...core.options import checked
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
 
 UNKNOWN = "\ufffd"
 Level = Literal["byte", "char"]
@@ -146,9 +145,6 @@ class Vocabulary:
         return "".join(self.tokens[token] for token in tokens.tolist())
 
     def to_json(self) -> str:
-        from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
-        from tokenizers import Tokenizer as Backend
-
         plain, last = self.tokens[: self.size - len(self.named)], self.tokens[self.size - len(self.named) :]
         if self.level == "byte":
             tokenizer = Backend(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
@@ -181,8 +177,6 @@ class Subwords:
         return self.tokenizer.to_str()
 
     def __setstate__(self, state: str) -> None:
-        from tokenizers import Tokenizer as Backend
-
         self.__init__(Backend.from_str(state))
 
     @cached_property
@@ -274,9 +268,6 @@ def train(
 
 
 def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models, pre_tokenizers, trainers
-
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     tokenizer = Backend(models.WordLevel(unk_token=_spell("unknown")))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -285,9 +276,6 @@ def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
 
 
 def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
     tokenizer = Backend(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     marks = [_spell(name) for name in specials if name != "unknown"]  # every byte is a token: nothing is unknown
@@ -297,9 +285,6 @@ def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
 
 
 def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
     marks = [_spell(name, brackets=True) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     normal, split = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     words: dict[str, int] = {}
@@ -328,9 +313,6 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Back
 
 
 def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
-    from tokenizers import Tokenizer as Backend
-
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     space = pre_tokenizers.Metaspace(prepend_scheme="never")
     tokenizer = Backend(models.Unigram())
@@ -357,8 +339,6 @@ _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
 
 
 def _with_marks(model: Any, marks: Sequence[str], **parts: Any) -> Backend:
-    from tokenizers import Tokenizer as Backend
-
     tokenizer = Backend(model)
     for name, part in parts.items():
         setattr(tokenizer, name, part)
@@ -384,8 +364,6 @@ def load(path: str | Path) -> Tokenizer:
 
 def from_json(text: str) -> Tokenizer:
     """The tokenizer written in a tokenizer.json; ValueError for anything else."""
-    from tokenizers import Tokenizer as Backend
-
     try:
         config, tokenizer = json.loads(text), Backend.from_str(text)
         model, split = config["model"], config["pre_tokenizer"] or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import torch
 
 from ...core.batch import Data
 from ...core.reading import Scatter
+from ...core.recipe import Recipe
 from ...core.seeds import generator
 from ...data.catalog import load_kind
 from ...data.tensors import TensorSource
 from ...objectives.information.discrepancy import discrepancy
+from .final_report import FinalReport
 from .sheets import ACROSS, save_figure, sheet
 
 MAX_COMPARED = 1000
@@ -42,6 +45,16 @@ def pixel_levels(data: Data) -> int:
     """How many values a pixel can have where pixels were whole numbers before they were scaled to 0..1; else 0."""
     to_float = getattr(data.train, "to_float", None)
     return 0 if to_float is None or to_float.scale == 1 else round(1 / to_float.scale) + 1
+
+
+def sample_recipe(data: Data, steps: int, **fields: Any) -> Recipe:
+    """A recipe that is evaluated ten times and ends with samples.
+
+    Args:
+        fields: other fields of the recipe
+    """
+    callbacks = (FinalReport(partial(report, data)),)
+    return Recipe(data=data, steps=steps, evaluate_every=max(steps // 10, 1), callbacks=callbacks, **fields)
 
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
