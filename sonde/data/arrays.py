@@ -110,7 +110,7 @@ def fit_target(y: np.ndarray | None, classes: tuple[str, ...], rules: Rules, nam
     return Target.fit("target", cells(y), rules, name)
 
 
-def encode(y: np.ndarray, goal: Target, name: str) -> Tensor:
+def encode(y: np.ndarray, target: Target, name: str) -> Tensor:
     """Targets as a tensor: labels by their names, or by position where names are words and labels are integers."""
     if y.ndim > 1 and y.shape[1:] != (1,):
         with np.errstate(over="ignore"):
@@ -118,11 +118,11 @@ def encode(y: np.ndarray, goal: Target, name: str) -> Tensor:
         if not torch.isfinite(values).all():
             raise BadInput(f"{int((~torch.isfinite(values)).sum())} targets of '{name}' are not finite", fix="fix them")
         return values
-    if goal.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in goal.classes):
+    if target.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in target.classes):
         labels = torch.from_numpy(y.reshape(-1).astype(np.int64))
-        check_labels(labels, goal.classes, name)
+        check_labels(labels, target.classes, name)
         return labels
-    return goal(cells(y), name)
+    return target(cells(y), name)
 
 
 def cells(y: np.ndarray) -> np.ndarray:
@@ -134,10 +134,10 @@ def cells(y: np.ndarray) -> np.ndarray:
 
 
 def _fixed_split(sizes: list[int], valid: SplitSize, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    train, held, test = torch.arange(sum(sizes)).split(sizes)
-    if len(held) == 0:
-        train, held, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
-    return train, held, test
+    train, valid_part, test = torch.arange(sum(sizes)).split(sizes)
+    if len(valid_part) == 0:
+        train, valid_part, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
+    return train, valid_part, test
 
 
 class NamedExamples(NamedTuple):
@@ -170,8 +170,8 @@ class ArrayReader:
         flat = arrays.x.ndim == 2 and len(self.shape) > 1 and arrays.x.shape[1] == math.prod(self.shape)
         x = torch.as_tensor(arrays.x).reshape(-1, *self.shape) if flat else layout(self._add_axes(arrays.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
-            wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
-            raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")
+            expected, actual = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
+            raise BadInput(f"examples of '{path.name}' are {actual}, the model was trained on {expected}", fix="bring them to that shape")
         if len(x) == 0:
             raise BadInput(f"'{path.name}' has no examples")
         x, _ = finite(x, Rules(missing="error"), path.name)
@@ -242,11 +242,11 @@ def read_pictures(
 def pick(arrays: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:
     """Examples and targets of an NPZ file: x and y, or x_train, y_train, x_valid, y_valid, x_test, y_test."""
     lower = {key.lower(): value for key, value in arrays.items()}
-    wanted = target.lower() if target is not None else "y"
-    if target is not None and wanted not in lower:
+    key = target.lower() if target is not None else "y"
+    if target is not None and key not in lower:
         raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {list_names(sorted(arrays))}")
     if "x" in lower:
-        return Arrays(lower["x"], lower.get(wanted), top=top)
+        return Arrays(lower["x"], lower.get(key), top=top)
     if "x_train" not in lower:
         raise BadInput(
             f"'{name}' has no array 'x' or 'x_train', but {list_names(sorted(arrays)) or 'none at all'}",

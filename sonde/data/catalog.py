@@ -86,9 +86,9 @@ def load_kind(kind: str | tuple[str, ...], name: str, seed: int = 0, **options: 
     data = load(name, seed, **{option: value for option, value in options.items() if option in known})
     x = data.train[:1].x
     if x.dim() not in [KINDS[one].count(",") + 1 for one in kinds]:
-        wanted = " or ".join(f"{one} {KINDS[one]}" for one in kinds)
+        expected = " or ".join(f"{one} {KINDS[one]}" for one in kinds)
         shape = ", ".join(map(str, ("N", *x.shape[1:])))
-        raise BadInput(f"x of '{registry.label(name)}' has the shape ({shape})", fix=f"give {wanted}")
+        raise BadInput(f"x of '{registry.label(name)}' has the shape ({shape})", fix=f"give {expected}")
     return data
 
 

@@ -122,9 +122,9 @@ def restore_spans(source: Tensor, target: Tensor, tokenizer: Tokenizer) -> Tenso
 
 def _spans(rows: int, length: int, lost: int, spans: int, rng: Generator) -> tuple[Tensor, Tensor]:
     """Two masks (B, T): positions cut out, and the first position of each span; each row begins with a token that stays."""
-    kept = _parts(rows, length - lost, spans, rng)
-    gone = _parts(rows, lost, spans, rng)
-    stops = torch.stack([kept, gone], 2).flatten(1).cumsum(1)  # (B, 2 S): ends of kept and cut spans in turn
+    remaining = _parts(rows, length - lost, spans, rng)
+    removed = _parts(rows, lost, spans, rng)
+    stops = torch.stack([remaining, removed], 2).flatten(1).cumsum(1)  # (B, 2 S): ends of kept and cut spans in turn
     number = torch.zeros(rows, length + 1, dtype=torch.long).scatter_add_(1, stops, torch.ones_like(stops)).cumsum(1)[:, :-1]
     first = torch.zeros(rows, length, dtype=torch.bool).scatter_(1, stops[:, 0::2], torch.ones(rows, spans, dtype=torch.bool))
     return number % 2 == 1, first

@@ -180,10 +180,10 @@ def image_folder(  # noqa: PLR0913  the options of a kind of file
     folder = pictures.by_class(path)
     images = pictures.read(folder.files, color, shape, skip_corrupt, root=path)
     labels = np.array([folder.labels[i] for i in images.kept], object)
-    kept = [folder.parts[i] for i in images.kept] if folder.parts else None
-    fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
+    parts = [folder.parts[i] for i in images.kept] if folder.parts else None
+    fixed = None if parts is None else (parts.count(0), parts.count(1), parts.count(2))
     if unreadable := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        message = f"of class {list_names(unreadable)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
+        message = f"of class {list_names(unreadable)} in '{path.name}' no picture {'to train on ' if parts else ''}can be read"
         raise BadInput(message, fix="fix the pictures or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)

@@ -74,13 +74,13 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
         raise BadInput(f"'{name}' has no rows", fix="give a table with at least a few rows")
     report: dict[str, int | str] = {"rows read": n, "columns read": len(columns)}
     parsed = {column: parse(cells) for column, cells in columns.items() if column != target}
-    goals = parse_target(columns[target], rules)
+    target_cells = parse_target(columns[target], rules)
 
     keep = np.ones(n, bool)
     if rules.drop_duplicates:
-        keep &= is_first_occurrence([goals, *(cells for cells, _ in parsed.values())])
+        keep &= is_first_occurrence([target_cells, *(cells for cells, _ in parsed.values())])
         report["duplicate rows dropped"] = int(n - keep.sum())
-    no_target = missing(goals)
+    no_target = missing(target_cells)
     report["rows without usable target dropped"] = int((keep & no_target).sum())
     keep &= ~no_target
     features = {column: cells for column, (cells, _) in parsed.items()}
@@ -95,32 +95,32 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
             raise BadInput(f"'{name}' has missing or corrupt cells in {list_names(holes)}", fix="fix them, or set missing='mean' or 'drop'")
         report["rows with gaps dropped"] = int(any_gap.sum())
         keep &= ~any_gap
-    kept = np.flatnonzero(keep)
-    report["rows kept"] = len(kept)
-    if len(kept) < 3:
-        raise BadInput(f"only {len(kept)} of {n} rows of '{name}' are usable", fix="look for missing targets and gaps")
+    rows_kept = np.flatnonzero(keep)
+    report["rows kept"] = len(rows_kept)
+    if len(rows_kept) < 3:
+        raise BadInput(f"only {len(rows_kept)} of {n} rows of '{name}' are usable", fix="look for missing targets and gaps")
 
-    goal = Target.fit(target, goals[kept], rules, name)
-    labels = goal(goals[kept], name)
-    indices = split(len(kept), *parts, seed=seed, labels=labels if goal.classes else None)
-    train_rows = kept[indices[0].numpy()]
+    target_encoder = Target.fit(target, target_cells[rows_kept], rules, name)
+    labels = target_encoder(target_cells[rows_kept], name)
+    indices = split(len(rows_kept), *parts, seed=seed, labels=labels if target_encoder.classes else None)
+    train_rows = rows_kept[indices[0].numpy()]
     encoder = Encoder.fit({column: cells[train_rows] for column, cells in features.items()}, rules, name)
     report |= _names("constant columns left out", [column for column in features if column not in (*encoder.numbers, *encoder.levels)])
-    report |= _names("target", [f"{target}: {goal.note}"])
-    if rules.standardize_target and not goal.classes:
-        goal = goal.standardize(labels[indices[0]])
-        labels = goal(goals[kept], name)
-        report |= _names("target mean and deviation", [f"{goal.mean:.6g}, {goal.std:.6g}"])
-    x, _ = encoder({column: cells[kept] for column, cells in features.items()}, name)
-    whole = TensorSource(x, labels, ids=torch.from_numpy(kept.astype(np.int64)))
+    report |= _names("target", [f"{target}: {target_encoder.note}"])
+    if rules.standardize_target and not target_encoder.classes:
+        target_encoder = target_encoder.standardize(labels[indices[0]])
+        labels = target_encoder(target_cells[rows_kept], name)
+        report |= _names("target mean and deviation", [f"{target_encoder.mean:.6g}, {target_encoder.std:.6g}"])
+    x, _ = encoder({column: cells[rows_kept] for column, cells in features.items()}, name)
+    whole = TensorSource(x, labels, ids=torch.from_numpy(rows_kept.astype(np.int64)))
     return Data(
         *split_source(whole, indices),
         name=name,
-        task=goal.task,
-        classes=goal.classes,
+        task=target_encoder.task,
+        classes=target_encoder.classes,
         features=encoder.names,
         report=report,
-        reader=TableReader(encoder, goal),
+        reader=TableReader(encoder, target_encoder),
     )
 
 

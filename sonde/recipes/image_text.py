@@ -63,8 +63,8 @@ def recipe(
     """
     data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")
     captions, lengths = distinct_captions(data)
-    kept = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
-    seen = (caption_number(data.train[:], captions).unsqueeze(1) == kept).any(1)
+    seen_captions = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
+    seen = (caption_number(data.train[:], captions).unsqueeze(1) == seen_captions).any(1)
     parts = {name: image_caption_pairs(source, seen if name == "train" else None) for name, source in data.splits.items()}
     data = replace(data, **parts, task="other", classes=())  # type: ignore[arg-type]
     build = partial(build_clip, (3, *channels), size, data.reader.vocabulary.size, width, mixer)
@@ -80,7 +80,7 @@ def recipe(
         steps=steps,
         evaluate_every=max(steps // 5, 1),
         evaluate_batch_size=batch_size,
-        callbacks=(FinalReport(partial(report, data, captions, lengths, kept)),),
+        callbacks=(FinalReport(partial(report, data, captions, lengths, seen_captions)),),
     )
 
 
@@ -91,17 +91,17 @@ def build_clip(channels: tuple[int, ...], size: int, words: int, width: int, mix
     )
 
 
-def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: Any, folder: Path) -> Mapping[str, str]:
+def report(data: Data, captions: Tensor, lengths: Tensor, seen_captions: Tensor, model: Any, folder: Path) -> Mapping[str, str]:
     """Accuracy of retrieving the caption of each test image, and the images retrieved for some captions."""
     assert data.test is not None
     batch = data.test[torch.arange(len(data.test))]
     target = caption_number(batch, captions)
     scores = similarity(model, batch, captions, lengths)
     right = scores.argmax(1) == target
-    seen = (target.unsqueeze(1) == kept).any(1)
-    new = sorted({*range(len(captions))} - {*kept.tolist()})
+    seen = (target.unsqueeze(1) == seen_captions).any(1)
+    new = sorted({*range(len(captions))} - {*seen_captions.tolist()})
     nearest = scores.topk(ACROSS, 0).indices.mT
-    rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or kept.tolist())[:ROWS]]
+    rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or seen_captions.tolist())[:ROWS]]
     note = f"The nearest of {len(batch):,} test images to captions {'never ' if new else ''}seen in training, nearest first."
     sheet(folder, "found", "Images found for captions", rows, note)
     summary = {"retrieval": _accuracy(right[seen], "captions seen in training", len(captions))}
