@@ -199,9 +199,9 @@ class ArrayReader:
             return read_pictures(paths, color, self.size, self.target.classes, skip_corrupt)
         path = paths[drawn.index(False)]
         if len(paths) > 1:
-            raise BadInput(f"'{path.name}' is not a picture; several files can be given only if all are pictures", fix="give it alone")
+            raise BadInput(f"'{path.name}' is not an image; several files can be given only if all are images", fix="give it alone")
         if skip_corrupt:
-            raise BadInput(f"'{path.name}' is not a picture; only pictures can be skipped", fix="leave --skip-corrupt out")
+            raise BadInput(f"'{path.name}' is not an image; only images can be skipped", fix="leave --skip-corrupt out")
         kind = suffix(path)
         if kind == ".npy":
             return Arrays(read_npy(path), top=self.top)
@@ -228,7 +228,7 @@ def read_pictures(
     for path in paths:
         own = pictures.image_files(path) if path.is_dir() else [path]
         if not own:
-            raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
+            raise BadInput(f"folder '{path.name}' holds no images", fix="give a folder of image files")
         files += own
         names += [file.as_posix() if len(paths) > 1 else file.name if file == path else file.relative_to(path).as_posix() for file in own]
         folders += ["" if file == path else file.relative_to(path).parts[0] for file in own]

@@ -76,7 +76,7 @@ def _loader(path: Path) -> Callable[..., Data]:
     if kind in TEXTS:
         return text_file
     if kind in PICTURES:
-        raise BadInput(f"'{path.name}' is one picture", fix="give a folder that has a folder of pictures for each class")
+        raise BadInput(f"'{path.name}' is one image", fix="give a folder that has a folder of images for each class")
     raise BadInput(f"'{path.name}' is not a file type that can be read", fix=f"give {KINDS}")
 
 
@@ -183,8 +183,8 @@ def image_folder(  # noqa: PLR0913  the options of a kind of file
     parts = [folder.parts[i] for i in images.kept] if folder.parts else None
     fixed = None if parts is None else (parts.count(0), parts.count(1), parts.count(2))
     if unreadable := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        message = f"of class {list_names(unreadable)} in '{path.name}' no picture {'to train on ' if parts else ''}can be read"
-        raise BadInput(message, fix="fix the pictures or remove the folder")
+        message = f"of class {list_names(unreadable)} in '{path.name}' no image {'to train on ' if parts else ''}can be read"
+        raise BadInput(message, fix="fix the images or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
     data = array_data(arrays, Rules("classes", standardize=standardize), path.name, seed, (valid, test))

@@ -84,7 +84,7 @@ def parse_idx(data: bytes, path: Path) -> np.ndarray:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or not 1 <= data[3] <= 8:
         raise BadInput(
             f"'{path.name}' is not an idx file: it starts with {data[:4].hex() or 'nothing'}",
-            fix="give images as NPY, NPZ, idx, a picture or a folder of pictures",
+            fix="give images as NPY, NPZ, idx, image file or folder of image files",
         )
     dtype, head = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < head:
@@ -239,9 +239,9 @@ def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | 
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise BadInput(f"'{path.name}' is a picture and Pillow is not installed", fix="pip install pillow") from error
+        raise BadInput(f"'{path.name}' is an image and Pillow is not installed", fix="pip install pillow") from error
     data = contents(path)
-    with reading(path, "is a corrupt picture"), warnings.catch_warnings():
+    with reading(path, "is a corrupt image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about oddities that do not change the image
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # an image that would decompress to gigabytes
         try:
@@ -273,7 +273,7 @@ def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
     if values.dtype.itemsize == 2 or stretched:
         values = np.round(values / 257)
     elif not ((values >= 0) & (values <= 255) & (values == np.round(values))).all():
-        message = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"
+        message = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as an image does"
         raise BadInput(message, fix="save it with 8 or 16 bits, or give the numbers as NPY")
     return fromarray(values.astype(np.uint8))
 

@@ -62,14 +62,14 @@ def by_class(folder: Path) -> Folder:
             labels += [one.name] * len(pictures)
             parts += [part] * len(pictures)
         if empty:
-            raise BadInput(f"class folder {list_names(empty)} in '{root.name}' holds no pictures", fix="add pictures or remove the folder")
+            raise BadInput(f"class folder {list_names(empty)} in '{root.name}' holds no images", fix="add images or remove the folder")
         if untrained := sorted(set(labels) - {label for label, of in zip(labels, parts, strict=True) if of == roots[0][0]}):
             message = f"class folder {list_names(untrained)} is in '{root.name}' but not in '{roots[0][1].name}'"
-            raise BadInput(message, fix="fix its name, or add pictures to train on")
+            raise BadInput(message, fix="fix its name, or add images to train on")
     if len(set(labels)) < 2:
         raise BadInput(
-            f"folder '{folder.name}' holds pictures of {'only one class' if labels else 'no class'}, two or more are needed",
-            fix="put the pictures of each class into a folder of its own",
+            f"folder '{folder.name}' holds images of {'only one class' if labels else 'no class'}, two or more are needed",
+            fix="put the images of each class into a folder of its own",
         )
     return Folder(files, labels, parts if roots[0][0] >= 0 else [])
 
@@ -96,7 +96,7 @@ def read(
     console = Console(stderr=True)
     quiet = len(files) < LONG_WORK or not console.is_terminal
     images, kept, corrupt = [], [], []
-    for i, path in enumerate(track(files, "reading pictures", console=console, transient=True, disable=quiet)):
+    for i, path in enumerate(track(files, "reading images", console=console, transient=True, disable=quiet)):
         try:
             images.append(read_picture(path, color, size))
             kept.append(i)
@@ -109,9 +109,7 @@ def read(
                 ) from error
             corrupt.append(name(path))
     if not images:
-        raise BadInput(
-            f"none of {len(files)} pictures can be read: {list_names(corrupt)}", fix="give pictures that other programs can show"
-        )
+        raise BadInput(f"none of {len(files)} images can be read: {list_names(corrupt)}", fix="give images that other programs can show")
     if len({picture.shape[0] for picture in images}) > 1:
         images = [np.repeat(picture, 3, 0) if len(picture) == 1 else picture for picture in images]
     sizes = Counter(picture.shape[1:] for picture in images)
@@ -119,7 +117,7 @@ def read(
         shown = list_names([f"{height} x {width} ({count})" for (height, width), count in sizes.most_common()], 4)
         odd = next(files[kept[i]] for i, picture in enumerate(images) if picture.shape[1:] != sizes.most_common(1)[0][0])
         raise BadInput(
-            f"pictures differ in size: {shown}, such as '{name(odd)}'",
+            f"images differ in size: {shown}, such as '{name(odd)}'",
             fix="give size=N where they are loaded, or bring them to one size",
         )
     return Pictures(np.stack(images), kept, corrupt)

@@ -46,7 +46,7 @@ def recipe(
         epochs: passes over the training data; by default 20, or more where images are few, for at least 600 updates
     """
     if data.is_file():
-        raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
+        raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of images for each class")
     dataset = load(data, size=size, skip_corrupt=skip_corrupt)
     colors = dataset.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))

@@ -147,5 +147,5 @@ def test_few_pictures_are_seen_often(tmp_path):
     recipe = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7)
     assert len(recipe.build_data().train) == 24 and recipe.epochs == 600 / 4
     assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7, epochs=3).epochs == 3
-    with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of pictures for each class"):
+    with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of images for each class"):
         images.recipe(tmp_path / "photos" / "dark" / "29.png")

@@ -69,7 +69,7 @@ def run(words: list[str]) -> int:
 
 def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[Any, Sequence[str]]:
     """A batch, and the names of its pictures; what is left out is told on standard error."""
-    if not hasattr(reader, "named"):
+    if not hasattr(reader, "read_named"):
         if len(paths) > 1 or skip_corrupt:
             problem = "several files are" if len(paths) > 1 else "--skip-corrupt is"
             raise BadInput(
