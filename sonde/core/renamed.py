@@ -13,6 +13,8 @@ FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluat
 """fields of a Recipe, and options of recipes, that mean something else elsewhere"""
 OPTIONS = {"file": "data", "folder": "data", "text": "data"}
 """options of recipes by which a user's files came in"""
+VALUES = {"sentiment": {"data": {"toy": "toy_sentiment"}}}
+"""recipe -> option -> values that have another name"""
 NAMES = {
     "colour": "color",
     "initialise": "initialize",
@@ -47,7 +49,6 @@ MODULES = {
     "sonde.data.shards": "sonde.data.text.shards",
     "sonde.data.tokeniser": "sonde.data.text.tokenizer",
     "sonde.data.tokenizer": "sonde.data.text.tokenizer",
-    "sonde.data.words": "sonde.data.text.words",
     "sonde.engine.api": "sonde",
     "sonde.engine.rundir": "sonde.runs.layout",
     "sonde.engine.sweep": "sonde.api.sweeps",
@@ -110,6 +111,8 @@ def record(info: dict[str, Any]) -> dict[str, Any]:
     recipe, dials = info.get("recipe"), info.get("dials")
     if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
         dials = {{**FIELDS, **NAMES, **OPTIONS}.get(name, name): value for name, value in dials.items()}
+        values = VALUES.get(recipe["name"], {})
+        dials = {name: values.get(name, {}).get(value, value) if isinstance(value, str) else value for name, value in dials.items()}
     unchanged = {name: value for name, value in info.items() if name not in ("dials", "options")}
     return {**unchanged, "format": 2, "options": dials, "run_options": info.get("options")}
 

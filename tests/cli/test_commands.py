@@ -246,11 +246,11 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     mixed = sonde("predict", "images-001", "photos", "x.npy")
     assert (
         mixed.code == 2
-        and mixed.err == "error: 'x.npy' is not a picture; several files can be given only if all are pictures; give it alone\n"
+        and mixed.err == "error: 'x.npy' is not an image; several files can be given only if all are images; give it alone\n"
     )
-    assert "only pictures can be skipped" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
+    assert "only images can be skipped" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
     alone = sonde("predict", "images-001", "new/b.png", "--skip-corrupt")
-    assert alone.code == 2 and "none of 1 pictures can be read: b.png" in alone.err
+    assert alone.code == 2 and "none of 1 images can be read: b.png" in alone.err
 
 
 def picture(path: Path, rng: np.random.Generator, shade: int) -> None:

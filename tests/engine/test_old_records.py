@@ -65,6 +65,8 @@ def test_options_of_a_users_own_file_keep_their_names() -> None:
     info = {"format": 1, "recipe": {"file": "mine.py"}, "dials": {"batch": 3}, "options": {}}
     assert renamed.record(info)["options"] == {"batch": 3}
     assert renamed.record({**info, "recipe": {"name": "tiny_mlp"}})["options"] == {"batch_size": 3}
+    old = {**info, "recipe": {"name": "sentiment"}, "dials": {"data": "toy", "batch": 3}}
+    assert renamed.record(old)["options"] == {"data": "toy_sentiment", "batch_size": 3}
 
 
 def test_terms_of_a_gan_have_their_present_names() -> None:

@@ -76,9 +76,9 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
 
 
 def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
-    from sonde.recipes.tools.samples import unlabeled
+    from sonde.recipes.tools.samples import load_unlabeled
 
-    data = unlabeled("digits", 0)
+    data = load_unlabeled("digits", 0)
     subject = Subject(FixedAnswers(torch.rand(5)), data.train[:5], None, data)
     for lens in (confusion, mistakes):
         assert "the target is 'examples', not classes" in lens.why_not(subject)

@@ -160,8 +160,6 @@ def test_surfaces_by_hand() -> None:
         surface("rosenbrok")
     with pytest.raises(BadInput, match="one input"):
         gabor_model(torch.ones(3), torch.ones(4, 2))
-    with pytest.raises(BadInput, match="no kind"):
-        gabor_model(torch.ones(2), torch.ones(4, 1), "note")
 
 
 def test_follow_stops_at_bad_numbers() -> None:

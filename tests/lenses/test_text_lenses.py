@@ -292,12 +292,12 @@ def test_coverage_against_sets() -> None:
 
 
 def test_coverage_reads_the_whole_training_text() -> None:
-    from sonde.data.sequences import HiddenSource
+    from sonde.data.sequences import MaskedSource
     from sonde.data.tensors import WindowSource
 
     tokens = torch.arange(40) % 7
     windows = WindowSource(tokens, 8, 3)
-    for source in (windows, HiddenSource(windows, token=9)):
+    for source in (windows, MaskedSource(windows, token=9)):
         (row,) = coverage.training_text(source, most=30)
         assert row.tolist() == tokens[:30].tolist()
 

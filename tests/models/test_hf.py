@@ -343,7 +343,7 @@ def test_a_tokenizer_must_fit(stored):
     with pytest.raises(BadInput, match=f"the tokenizer has {words.size} tokens, the model knows 37"):
         hf.load(folder)
     (folder / "tokenizer.json").write_text("[1, 2]")
-    with pytest.raises(DataUnusable, match="is no tokenizer.json"):
+    with pytest.raises(DataUnusable, match="is not a tokenizer.json"):
         hf.load(folder)
 
 

@@ -69,7 +69,7 @@ def run(words: list[str]) -> int:
 
 def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[Any, Sequence[str]]:
     """A batch, and the names of its pictures; what is left out is told on standard error."""
-    if not hasattr(reader, "named"):
+    if not hasattr(reader, "read_named"):
         if len(paths) > 1 or skip_corrupt:
             problem = "several files are" if len(paths) > 1 else "--skip-corrupt is"
             raise BadInput(
@@ -77,7 +77,7 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
                 fix="give one file and leave --skip-corrupt out",
             )
         return reader(paths[0]), ()
-    batch, names, corrupt = reader.named(paths, skip_corrupt)
+    batch, names, corrupt = reader.read_named(paths, skip_corrupt)
     if corrupt:
         shown = ", ".join(clean(name) for name in corrupt[:20]) + (f" and {len(corrupt) - 20:,} more" if len(corrupt) > 20 else "")
         many = f"{len(corrupt):,} of {len(corrupt) + len(names):,} pictures cannot be read and "
