@@ -1,12 +1,13 @@
 """The command `sonde`: finds the command's file, runs it, and turns every error into words and an exit code.
 
-A command is a file in `commands/`: its first docstring line is its summary, `USAGE`, `EXAMPLES` and `options()` are its help, and
-`run(words) -> exit code` does the work.  Only the file of the command asked for is imported.
+A command is a file in `commands/`: its first docstring line is its summary, `POSITION` its position in the list of commands, `USAGE`,
+`EXAMPLES` and `options()` are its help, and `run(words) -> exit code` does the work.  Only the file of the command that runs is imported.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,8 +17,6 @@ from ..core import registry
 from ..core.errors import Interrupted, ResourceFault, SondeError, clean
 
 REGISTRY = "cli.commands"
-ORDER = ("doctor", "list", "data", "explain", "bench", "train", "sweep", "runs", "look", "compare", "predict", "generate", "hf", "atlas")
-"""the order of a day's work, for the help text; a command not named here comes last"""
 
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -71,8 +70,8 @@ def _dispatch(words: list[str]) -> int:
 
 
 def commands() -> dict[str, str]:
-    """Every command with its summary, read by parsing."""
-    names = sorted(registry.names(REGISTRY), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    """Every command with its summary, read by parsing; `POSITION` orders them, a command without one comes last."""
+    names = sorted(registry.names(REGISTRY), key=lambda name: registry.constant(REGISTRY, name, "POSITION") or math.inf)
     return {name: registry.summary(REGISTRY, name) for name in names}
 
 

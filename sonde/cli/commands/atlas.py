@@ -8,6 +8,7 @@ from ...core.errors import BadInput
 from ...core.options import Option, Range
 from .._options import by_name, option, parse
 
+POSITION = 140
 USAGE = "[ID | CHAPTER ...] [--check | --seeds N]"
 EXAMPLES = ("sonde atlas", "sonde atlas CNN-12", "sonde atlas PAR CNN --check", "sonde atlas LM-16 --seeds 20")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...core.reading import Reading
     from ...nn.mixers import Mixer
 
+POSITION = 50
 USAGE = "mixers [NAME | FILE.py ...] [--forms FORM ...] [--lengths N ...] [--out FILE.png]"
 EXAMPLES = (
     "sonde bench mixers",

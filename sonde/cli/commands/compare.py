@@ -9,6 +9,7 @@ from ...core.options import Option
 from ...report.terminal import table
 from .._options import by_name, option, parse, usable
 
+POSITION = 100
 USAGE = "RUN RUN ... [--out FILE.html]"
 EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
 

@@ -10,6 +10,7 @@ from ...core.errors import BadInput, nearest
 from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
+POSITION = 30
 USAGE = "tokens FILE ... --out DIR [--tokenizer KIND] [--size N] [--documents WHAT]"
 EXAMPLES = (
     "sonde data tokens novels/*.txt --out novels-bpe    sub-words learned from the text itself",

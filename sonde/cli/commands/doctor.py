@@ -12,6 +12,7 @@ from ...core.options import Option
 from ...report.terminal import columns
 from .._options import by_name, parse
 
+POSITION = 10
 USAGE = ""
 EXAMPLES = ("sonde doctor",)
 

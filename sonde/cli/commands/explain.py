@@ -16,6 +16,7 @@ from .._options import by_name, leading, option, parse
 if TYPE_CHECKING:
     from torch import nn
 
+POSITION = 40
 USAGE = "RECIPE | MODEL | MIXER | PUBLISHED | FILE.py [--option value ...] [--input N ...]"
 EXAMPLES = (
     "sonde explain digits_cnn",

@@ -13,6 +13,7 @@ from .._options import by_name, flag, option, parse, usable
 if TYPE_CHECKING:
     from ...data.text.tokenizer import Tokenizer
 
+POSITION = 120
 USAGE = "RUN --prompt TEXT [--length N] [options]"
 EXAMPLES = (
     'sonde generate char_lm-001 --prompt "ROMEO:" --length 400 --temperature 0.8',

@@ -9,6 +9,7 @@ from ...core.errors import BadInput, nearest
 from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
+POSITION = 130
 USAGE = "load FOLDER [--prompt TEXT] | save RUN FOLDER"
 EXAMPLES = (
     "sonde hf save char_lm-001 my-model                  a trained run for other programs",

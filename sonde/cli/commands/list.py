@@ -8,6 +8,7 @@ from ...report.terminal import bold, columns
 from .. import _catalog
 from .._options import parse
 
+POSITION = 20
 USAGE = "[WHAT]"
 EXAMPLES = ("sonde list", "sonde list data")
 

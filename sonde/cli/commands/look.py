@@ -11,6 +11,7 @@ from ...core.options import Option, Range
 from .. import _names
 from .._options import by_name, flag, leading, option, parse, usable
 
+POSITION = 90
 USAGE = "RUN [LENS | FILE.py] [--split PART] [--first N] [--option value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",

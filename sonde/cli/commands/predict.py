@@ -13,6 +13,7 @@ from ...core.errors import BadInput, clean
 from ...core.options import Option
 from .._options import by_name, option, parse, usable
 
+POSITION = 110
 USAGE = "RUN FILE ... [--out FILE.csv] [--skip-corrupt]"
 EXAMPLES = (
     "sonde predict table-001 new.csv --out answers.csv    a table with the columns of the training data",

@@ -10,6 +10,7 @@ from ...report.terminal import table
 from ...runs import listing
 from .._options import by_name, option, parse
 
+POSITION = 80
 USAGE = "[--under DIR]"
 EXAMPLES = ("sonde runs", "sonde runs --under runs/digits_cnn-sweep-001")
 

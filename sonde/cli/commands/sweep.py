@@ -11,6 +11,7 @@ from ...core.options import Option, Range, options_of
 from .. import _names
 from .._options import by_name, flag, leading, option, parse
 
+POSITION = 70
 USAGE = "NAME | FILE.py --option value value ... [--seed 0 1 2] [options]"
 EXAMPLES = (
     "sonde sweep digits_cnn --lr 1e-3 3e-3 --seed 0 1 2",

@@ -16,6 +16,7 @@ from .._options import by_name, leading, option, parse, usable
 if TYPE_CHECKING:
     from ...api.run import Run
 
+POSITION = 60
 USAGE = "NAME | FILE.py | --resume [RUN]  [--option value ...] [options]"
 EXAMPLES = (
     "sonde train digits_cnn --lr 3e-3 --run runs/fast",

@@ -13,6 +13,7 @@ from ...core.files import replace_file
 from ...core.options import Option
 from .._options import by_name, option, parse, show
 
+POSITION = 150
 USAGE = "FILE ... [--check]"
 EXAMPLES = ("sonde upgrade mine.py", "sonde upgrade --check mine.py")
 
