@@ -8,6 +8,7 @@ from ..core.reading import Heat, Reading, Subject, Table
 from .tools.readonly import guard, not_classes, predict_labels
 from .tools.tiny import images
 
+REPORT = {"position": 30, "section": "Predictions"}
 MOST = 128
 """classes that a matrix can show"""
 

@@ -6,18 +6,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.metrics import direction
 from ..core.numbers import number
 from ..core.reading import Lines, Reading, Subject
 from .tools.readonly import guard
 from .tools.tiny import images
 
+REPORT = {"position": 10, "section": "Learning curves"}
 CurvePoints = tuple[list[float], list[float]]
 """steps and values"""
 NOT_FIGURES = ("step", "epoch", "model_step", "phase")
 OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
-LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
-NONE_IS_BEST = ("kl", "discriminator", "generator", "fake", "real", "r1")
-"""parts of a bound, and losses of two networks that compete: neither direction is better"""
 COLORS = {"train": 0, "valid": 1, "test": 2}
 LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
 SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
@@ -47,7 +46,7 @@ def panel(key: str, lines: Mapping[str, CurvePoints], colors: Mapping[str, int] 
     """One figure, one line per label; `colors` {label: place in the palette} keeps a label's color from panel to panel."""
     split, _, figure = key.rpartition("/")
     flat = [value for _, values in lines.values() for value in values if value == value]
-    log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
+    log = figure != "lr" and direction(figure) != "max" and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
     words = OF_TRAINING.get(figure, figure.replace("_", " "))
     title = f"{split} {words}".strip()
     smooth = {label: len(steps) // 20 | 1 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"}
@@ -70,18 +69,16 @@ def _note(figure: str, lines: Mapping[str, CurvePoints]) -> str:
     at = best(figure, lines["valid"])
     if at is None:
         return ""
-    word = "Highest" if figure in LARGER_IS_BETTER else "Lowest"
+    word = "Highest" if direction(figure) == "max" else "Lowest"
     return f"{word} validation {figure.replace('_', ' ')} {number(at[0])} at step {number(at[1])}."
 
 
 def best(figure: str, line: CurvePoints) -> tuple[float, float] | None:
     """(value, step) of the best value of a line, or None where it has none."""
-    if figure in NONE_IS_BEST:
-        return None
     good = [(value, step) for step, value in zip(*line, strict=True) if value == value]
-    if not good:
+    if not good or direction(figure) is None:
         return None
-    return max(good, key=lambda pair: pair[0]) if figure in LARGER_IS_BETTER else min(good, key=lambda pair: pair[0])
+    return max(good, key=lambda pair: pair[0]) if direction(figure) == "max" else min(good, key=lambda pair: pair[0])
 
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, CurvePoints]:

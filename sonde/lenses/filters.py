@@ -11,6 +11,8 @@ from ..core.reading import Images, Reading, Subject
 from .tools.readonly import guard
 from .tools.tiny import images
 
+REPORT = {"position": 70}
+
 
 def why_not(subject: Subject) -> str:
     if subject.model is None:

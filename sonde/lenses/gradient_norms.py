@@ -17,6 +17,9 @@ from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard, no_gradient, preserve_state
 from .tools.tiny import images
 
+REPORT = {"position": 60, "examples": 256}
+"""the graph of all examples is in memory at once, so the report gives it few"""
+
 
 def why_not(subject: Subject) -> str:
     return no_gradient(subject)

@@ -10,6 +10,8 @@ from .tools.pictures import picture
 from .tools.readonly import guard, not_classes, predict_labels
 from .tools.tiny import images
 
+REPORT = {"position": 40}
+
 
 def why_not(subject: Subject) -> str:
     reason = not_classes(subject)

@@ -16,6 +16,7 @@ from .tools.tiny import values
 if TYPE_CHECKING:
     from torch import Tensor
 
+REPORT = {"position": 30, "section": "Predictions"}
 POINTS = 2000
 
 

@@ -8,6 +8,8 @@ from .curves import OF_TRAINING, best, series, without_copies
 from .tools.readonly import guard
 from .tools.tiny import images
 
+REPORT = {"position": 20, "section": "Metrics"}
+
 
 def why_not(subject: Subject) -> str:
     return "" if series(subject.metrics) else "there are no metrics yet"

@@ -12,6 +12,8 @@ from ..core.reading import Reading, Subject, Text
 from .tools.readonly import guard, preserve_state, real
 from .tools.tokens import BLANK, is_next_token, letters, logits, no_logits, original, select_row, spell_tokens, token_names
 
+REPORT = {"position": 50}
+
 
 def why_not(subject: Subject) -> str:
     return no_logits(subject)

@@ -16,14 +16,14 @@ from typing import Any
 from ..core import registry
 from ..core.errors import ResourceFault, SondeError, clean
 from ..core.files import replace_file
+from ..core.metrics import direction
 from ..core.numbers import format_cell, number, percent
 from ..core.reading import Reading, Subject
-from ..lenses.curves import LARGER_IS_BETTER, NONE_IS_BEST, OF_TRAINING, CurvePoints, panel, series, without_copies
+from ..lenses.curves import OF_TRAINING, CurvePoints, panel, series, without_copies
 from .draw import draw, short, svg
 
-MOST_EXAMPLES = 10_000
-GRADIENT_EXAMPLES = 256
-MOST_EVENTS = 60
+MAX_EXAMPLES = 10_000
+MAX_EVENTS = 60
 WIDE_FIGURE = 560
 SHOWN = "shown"
 """folder of a run with the pictures that its recipe drew; the page has them all, by name"""
@@ -55,70 +55,69 @@ def _escape(value: Any) -> str:
 
 def report(run: Any) -> Path:
     """Write report.html into the run directory and its pictures into figures/; returns the path of the page."""
-    figures = _Figures(run.path / "figures")
-    looked = _Look(run)
-    info, result = run.info, run.result
-    panels = looked.through("curves")
-    verdicts = looked.through("confusion") or looked.through("residuals")
+    figures, lenses, info = _Figures(run.path / "figures"), _Lenses(run), run.info
     sections = [
-        _section("Learning curves", tag("div", *(figures.add(f"curve-{each.axes[1]}", each) for each in panels), class_="grid"))
-        if panels
-        else "",
-        _section("Metrics", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learned", *blocks) if (blocks := _recipe_results(run)) else "",
-        _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
-        *(
-            _section(each.title, figures.add(lens, each, titled=False))
-            for lens in ("mistakes", "surprisal", "gradient_norms", "filters")
-            for each in looked.through(lens)
-        ),
-        *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
-        _section(
-            "What was asked",
-            tag("div", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _run_settings(info)), class_="grid"),
-        ),
-        _section("Data", _data(info, looked)),
-        _section(
-            "Where it ran",
-            tag("div", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), class_="grid"),
-        ),
-        _section("What happened", _events(run.events)),
-        _section("Not shown", tag("ul", *(tag("li", each) for each in looked.refused))) if looked.refused else "",
+        *_results(run, lenses, figures),
+        _section("Configuration", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _run_settings(info)), grid=True),
+        _section("Data", *_data(info, lenses), grid=True),
+        _section("Environment", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), grid=True),
+        _section("Events", _events(run.events)),
+        _section("Not shown", tag("ul", *(tag("li", reason) for reason in lenses.refused))) if lenses.refused else "",
     ]
-    head = tag("header", tag("p", "Sonde run", class_="kicker"), tag("h1", run.name), tag("p", _lead(info, result), class_="lead"))
+    head = tag("header", tag("p", "Sonde run", class_="kicker"), tag("h1", run.name), tag("p", _lead(info, run.result), class_="lead"))
     page = _page(f"{run.name} · Sonde", head, _tiles(run), *sections)
     return _write(run.path / "report.html", page)
 
 
-class _Look:
-    """Looks through lenses and remembers why one had nothing to say."""
+def _results(run: Any, lenses: _Lenses, figures: _Figures) -> list[Html]:
+    """Final metrics, what the recipe reported, and every lens that declares `REPORT`, in the order of their positions.
+
+    A lens declares {"position": 30}, and optionally "section", a heading that several readings share side by side, and
+    "examples", how many to give it at most.  Without a section each of its readings has its own, under the reading's title.
+    """
+    blocks = [(20, "Metrics", _final(run)), *((25, "Trained model", block) for block in _recipe_results(run))]
+    shared = {"Metrics"}
+    for lens in registry.names("lenses"):
+        place = registry.constant("lenses", lens, "REPORT")
+        for reading in lenses.read(lens, place.get("examples")) if place else ():
+            heading = place.get("section")
+            block = figures.add(_slug(reading.title) if heading else lens, reading, titled=bool(heading))
+            blocks.append((place["position"], heading or reading.title, block))
+            shared |= {heading} - {None}
+    blocks.sort(key=lambda block: block[0])
+    headings = dict.fromkeys(heading for _, heading, _ in blocks)
+    return [_section(one, *(block for _, heading, block in blocks if heading == one), grid=one in shared) for one in headings]
+
+
+class _Lenses:
+    """Reads a run through lenses and remembers why one does not apply."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
         self.refused: list[str] = []
+        self.metrics = Subject(None, None, metrics=run.metrics, name=run.name)
+        """enough for lenses of the learning curves, which then also work for a run without a checkpoint"""
         self.subject: Subject | None = None
         try:
             splits = run.data.splits
             split = next((name for name in ("test", "valid", "train") if name in splits and len(splits[name])), "train")
-            self.subject = run.subject(split, MOST_EXAMPLES)
+            self.subject = run.subject(split, MAX_EXAMPLES)
         except SondeError as error:
             self.refused.append(f"all that needs the model and its data: {error.what}")
 
-    def through(self, lens: str, **options: Any) -> list[Reading]:
+    def read(self, lens: str, examples: int | None = None) -> list[Reading]:
         module = registry.load("lenses", lens)
         try:
-            if lens in ("curves", "summary"):  # these need rows only, and so work for a run without a checkpoint too
-                subject = Subject(None, None, metrics=self.run.metrics, name=self.run.name)
-            elif self.subject is None:
+            subject = self.subject if module.why_not(self.metrics) else self.metrics
+            if subject is None:
                 return []
-            else:
-                few = lens == "gradient_norms"  # its graph is kept in memory whole
-                subject = replace(self.subject, batch=self.subject.batch[:GRADIENT_EXAMPLES]) if few else self.subject
+            if examples is not None:
+                subject = replace(subject, batch=subject.batch[:examples])
             reason = module.why_not(subject)
             if reason:
                 self.refused.append(f"{lens}: {reason}")
                 return []
-            readings = module.read(subject, **options)
+            readings = module.read(subject)
         except SondeError as error:
             self.refused.append(f"{lens}: {error.what}")
             return []
@@ -137,7 +136,7 @@ class _Figures:
 
     def add(self, name: str, reading: Reading, titled: bool = True) -> Html:
         if reading.kind == "table":
-            return _card(reading)
+            return _card(reading, titled)
         try:
             draw(reading, self.folder / f"{_slug(name)}.png")
         except OSError as error:
@@ -230,7 +229,7 @@ def _tiles(run: Any) -> Html:
     """The few numbers a reader wants first."""
     metrics = final_metrics(run)
     wanted = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
-    wanted.sort(key=lambda key: (not key.startswith("test/"), key.rpartition("/")[2] not in LARGER_IS_BETTER))
+    wanted.sort(key=lambda key: (not key.startswith("test/"), direction(key) != "max"))
     tiles = [(key.replace("/", " "), _figure(key, metrics[key])) for key in wanted[:4]]
     count = run.info.get("parameters")
     count = count.get("all") if isinstance(count, Mapping) else count
@@ -270,14 +269,14 @@ def _run_settings(info: Mapping[str, Any]) -> dict[str, Any]:
     return {"seed": info.get("seed"), **(options if isinstance(options, Mapping) else {})}
 
 
-def _data(info: Mapping[str, Any], looked: _Look) -> Html:
+def _data(info: Mapping[str, Any], lenses: _Lenses) -> tuple[Html, Html]:
     parts = dict(sorted(info.get("data", {}).items(), key=lambda pair: ("train", "valid", "test", pair[0]).index(pair[0])))
     rows = [(name, number(part.get("n")), str(part.get("sha256", ""))[:16]) for name, part in parts.items() if isinstance(part, Mapping)]
     counts = info.get("about_data", {}).get("report")
-    if counts is None and looked.subject is not None:
-        counts = dict(looked.run.data.report)
-    splits = tag("figure", tag("h3", "Parts"), _table(("part", "examples", "sha256"), rows, (False, True, False)))
-    return tag("div", splits, _pairs("Cleaning, in counts", counts or {}), class_="grid")
+    if counts is None and lenses.subject is not None:
+        counts = dict(lenses.run.data.report)
+    splits = tag("figure", tag("h3", "Splits"), _table(("split", "examples", "sha256"), rows, (False, True, False)))
+    return splits, _pairs("Counts of data cleaning", counts or {})
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html:
@@ -296,8 +295,8 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
         rows.append((str(event.get("time", "")).replace("T", " "), number(event.get("step")), kind, words))
     if not rows:
         return tag("p", "Nothing is recorded.", class_="muted")
-    left_out = f"{len(rows) - MOST_EVENTS:,} older events are left out." if len(rows) > MOST_EVENTS else ""
-    body = _table(("time", "step", "event", ""), rows[-MOST_EVENTS:], (False, True, False, False))
+    left_out = f"{len(rows) - MAX_EVENTS:,} older events are left out." if len(rows) > MAX_EVENTS else ""
+    body = _table(("time", "step", "event", ""), rows[-MAX_EVENTS:], (False, True, False, False))
     return tag("figure", body, tag("figcaption", left_out) if left_out else "")
 
 
@@ -320,7 +319,7 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
         "Comparison · Sonde",
         head,
         _section("Figures and differing options", _side_by_side(compare_rows(runs))),
-        _section("Curves", tag("div", *figures, class_="grid")) if figures else "",
+        _section("Curves", *figures, grid=True) if figures else "",
     )
     return _write(path, page)
 
@@ -370,9 +369,8 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
     best: dict[str, float] = {}
     for head in heads:
         values = [row[head] for row in rows if isinstance(row[head], (int, float)) and not isinstance(row[head], bool)]
-        has_best = "/" in head and head.rpartition("/")[2] not in NONE_IS_BEST
-        if has_best and len(values) > 1 and min(values) < max(values):
-            best[head] = max(values) if head.rpartition("/")[2] in LARGER_IS_BETTER else min(values)
+        if "/" in head and direction(head) is not None and len(values) > 1 and min(values) < max(values):
+            best[head] = max(values) if direction(head) == "max" else min(values)
 
     def cell(head: str, value: Any) -> Any:
         text = short(_to_text(value), 60) if "/" not in head else _figure(head, value)
@@ -385,8 +383,8 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
 # The page
 
 
-def _section(title: str, *inside: Any) -> Html:
-    return tag("section", tag("h2", title), *inside)
+def _section(title: str, *inside: Any, grid: bool = False) -> Html:
+    return tag("section", tag("h2", title), *([tag("div", *inside, class_="grid")] if grid else inside))
 
 
 def _slug(name: str) -> str:

@@ -57,6 +57,10 @@ def declares_what_it_is(module: ModuleType) -> None:
         require(name not in LOOKING, f"its option '{name}' is an argument of looking itself; give it another name")
         require(not option.required, f"its option '{name}' has no default")
         require(bool(option.help), f"its option '{name}' has no line 'name: text' in the docstring of read")
+    place = getattr(module, "REPORT", {"position": 0})
+    kinds = {"position": int, "section": str, "examples": int}
+    fits = isinstance(place, dict) and "position" in place and all(isinstance(place[key], kinds.get(key, ())) for key in place)
+    require(fits, f'REPORT must be like {{"position": 30}}, with "section" (text) and "examples" (a number) if you like, not {place!r}')
 
 
 def state_of(model: Any) -> dict[str, Any]:

@@ -215,6 +215,7 @@ LENS_MUTANTS = {
     "subject": ("subject: Subject, most", "thing: Subject, most", "first argument of read is not 'subject'"),
     "tiny draws": ("    return images()", "    import random\n    random.random()\n    return images()", "global random state"),
     "kind": ("    return Bars(", "    return 7\n    return Bars(", "read returns int, not Reading"),
+    "report": ("\n\ndef why_not", "\nREPORT = {'section': 3}\n\n\ndef why_not", "REPORT must be like"),
 }
 
 
