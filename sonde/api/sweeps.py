@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Annotated, Any, Literal
 
 from ..core import files
-from ..core.errors import BadInput, NumericalStop, SondeError
+from ..core.errors import BadInput, NumericalStop
 from ..core.options import Range, checked
 from ..core.recipe import SIGNS
 from ..core.seeds import key
@@ -303,8 +303,6 @@ class _Runner:
                     self.notices.append(f"trained one by one: {against}")
                     return {}, members
                 return self._run_together(jobs, plans, members), []
-        except SondeError:
-            raise
         finally:
             restore_random_states(caller)
 

@@ -15,7 +15,7 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..nn.activations import describe, names
-from .tools.readonly import guard, no_model, preserve_state
+from .tools.readonly import guard, hook_inputs, no_model, preserve_state
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -35,14 +35,13 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     """
     layers = _activations(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
-    # A copy, before the layer runs: some work in place.
-    hooks = [m.register_forward_pre_hook(lambda _, values, name=name: inputs[name].append(values[0].clone())) for name, m in layers.items()]
-    try:
-        with preserve_state(subject.model), torch.no_grad():
-            ask(subject.model, subject.batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    name_of = {module: name for name, module in layers.items()}
+
+    def note(module: Any, values: Any) -> None:
+        inputs[name_of[module]].append(values[0].clone())  # a copy, before the layer runs: some work in place
+
+    with preserve_state(subject.model), torch.no_grad(), hook_inputs(layers.values(), note):
+        ask(subject.model, subject.batch)
     seen = {name: _slopes(layers[name], values, flat) for name, values in inputs.items() if values}
     mean, share, dead = zip(*seen.values(), strict=True)
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]

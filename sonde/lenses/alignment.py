@@ -9,8 +9,8 @@ import torch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.pairs import reverse
 from .tools.readonly import guard, no_model, preserve_state, real
+from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:

@@ -10,8 +10,9 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention, CrossAttention
-from .tools.readonly import check_index, guard, hook_outputs, preserve_state
-from .tools.tokens import layer, letters, no_tokens, select_row, spell_tokens, token_names
+from .tools.readonly import check_index, guard, hook_outputs, preserve_state, spread_evenly
+from .tools.tiny import letters
+from .tools.tokens import layer, no_tokens, select_row, spell_tokens, token_names
 
 
 class Map(NamedTuple):
@@ -48,7 +49,6 @@ def read(
         layers: how many to draw, from the first to the last
     """
     attentions, names = maps(subject, example, tokens), spell_tokens(subject)
-    shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
         Heat(
             f"Attention of {layer(each.name)}",
@@ -60,7 +60,7 @@ def read(
             columns=token_names(each.key_tokens, names),
             share="row",
         )
-        for each in shown
+        for each in spread_evenly(attentions, layers)
     ]
 
 

@@ -17,12 +17,12 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Data
+from ..core.batch import Batch
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
 from ..gradients.graph import trace
 from .tools.readonly import check_index, guard, hook_outputs, leaf_modules, no_gradient, preserve_state
-from .tools.tiny import METRICS, _Nll, _Rows
+from .tools.tiny import Nll, tiny_subject
 
 
 class ForwardRecord(NamedTuple):
@@ -212,4 +212,4 @@ def tiny() -> Subject:
     net = nn.Sequential(first, nn.Sigmoid(), last)
     x = torch.tensor([[2.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0], [-1.0, 2.0]])
     batch = Batch(x=x, y=x.sum(1, keepdim=True) - 2, ids=torch.arange(5))
-    return Subject(net, batch, _Nll(classes=False), Data(train=_Rows(batch), name="tiny", task="values"), METRICS, "tiny")
+    return tiny_subject(net, batch, Nll(classes=False), task="values")

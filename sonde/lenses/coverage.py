@@ -11,7 +11,8 @@ from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..models.ngram import Ngram
 from .tools.readonly import guard
-from .tools.tokens import ends, letters, no_tokens, original, spell_tokens
+from .tools.tiny import letters
+from .tools.tokens import ends, no_tokens, original, spell_tokens
 
 ROWS = 512
 """rows of the training part taken at a time"""

@@ -16,8 +16,8 @@ from torch.nn.functional import interpolate, pad
 from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from .tools.pictures import jumps, maps, maps_of, no_maps, spread_evenly
-from .tools.readonly import guard, preserve_state
+from .tools.pictures import jumps, maps, maps_of, no_maps
+from .tools.readonly import guard, preserve_state, spread_evenly
 from .tools.tiny import images
 
 if TYPE_CHECKING:

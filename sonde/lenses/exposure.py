@@ -7,8 +7,8 @@ import torch
 from ..core.batch import ask
 from ..core.reading import Lines, Reading, Subject
 from ..objectives.scheduled import mix_inputs
-from .tools.pairs import reverse
 from .tools.readonly import guard, no_model, preserve_state, real
+from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:

@@ -8,8 +8,8 @@ import torch
 
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import maps, no_maps, picture, spread_evenly, spread_out, stretch
-from .tools.readonly import check_index, guard, preserve_state
+from .tools.pictures import maps, no_maps, picture, spread_out, stretch
+from .tools.readonly import check_index, guard, preserve_state, spread_evenly
 from .tools.tiny import images
 
 

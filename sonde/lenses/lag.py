@@ -18,7 +18,8 @@ from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
 from .tools.readonly import guard, hook_outputs, no_model, preserve_state
-from .tools.tokens import ends, letters
+from .tools.tiny import letters
+from .tools.tokens import ends
 
 
 def why_not(subject: Subject) -> str:

@@ -15,7 +15,8 @@ from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
 from ..nn.stack import Stack
 from .tools.readonly import check_index, guard, hook_outputs, preserve_state, real
-from .tools.tokens import letters, logits, no_logits, select_row, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import logits, no_logits, select_row, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:

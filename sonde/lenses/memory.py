@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, Data, ask
+from ..core.batch import Batch, ask
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching
-from .tools.readonly import guard, hook_outputs, no_model, preserve_state
-from .tools.tiny import METRICS, _Nll, _Rows
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
+from .tools.tiny import CLASSES, Nll, tiny_subject
 
 POINTS = 64
 """points of a curve"""
@@ -195,7 +195,7 @@ def _decays(seen: list[_RecordedSteps]) -> Reading:
 
 def _retention_reading(seen: list[_RecordedSteps]) -> Reading:
     """Forgetting as a curve for each layer; layers of one model see one length, so the distances are the same."""
-    curves = {each.name: retention(each.steps) for each in _select(seen)}
+    curves = {each.name: retention(each.steps) for each in spread_evenly(seen, LINES)}
     return Lines(
         "What is left of the past",
         {name: 100 * share for name, (_, share) in curves.items()},
@@ -207,7 +207,7 @@ def _retention_reading(seen: list[_RecordedSteps]) -> Reading:
 
 def _norms(seen: list[_RecordedSteps], norms: list[tuple[list[int], Tensor]]) -> Reading:
     curves = {each.name: curve for each, curve in zip(seen, norms, strict=True)}
-    shown = {each.name: curves[each.name] for each in _select(seen)}
+    shown = {each.name: curves[each.name] for each in spread_evenly(seen, LINES)}
     return Lines(
         "Size of the states over time",
         {name: sizes.mean(1) for name, (_, sizes) in shown.items()},
@@ -215,11 +215,6 @@ def _norms(seen: list[_RecordedSteps], norms: list[tuple[list[int], Tensor]]) ->
         note=f"Frobenius norm, mean over heads and {seen[0].steps.v.shape[0]} sequences; {_points(norms[0][0], seen)}",
         x={name: times for name, (times, _) in shown.items()},
     )
-
-
-def _select(seen: list[_RecordedSteps]) -> list[_RecordedSteps]:
-    """Some layers from the first to the last, where there are too many to tell apart."""
-    return [seen[round(i)] for i in torch.linspace(0, len(seen) - 1, min(LINES, len(seen))).tolist()]
 
 
 def _points(x: list[int], seen: list[_RecordedSteps]) -> str:
@@ -253,5 +248,4 @@ def tiny() -> Subject:
         torch.manual_seed(0)
         net = _Reader()
         batch = Batch(x=torch.randn(11, 40, 4), y=torch.arange(11) % 5, ids=torch.arange(11))
-    data = Data(train=_Rows(batch), name="tiny", task="classes", classes=("ant", "bee", "cat", "dog", "elk"))
-    return Subject(net, batch, _Nll(classes=True), data, METRICS, "tiny")
+    return tiny_subject(net, batch, Nll(classes=True), task="classes", classes=CLASSES)

@@ -11,7 +11,8 @@ from ..core.errors import BadInput, nearest
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
 from .tools.readonly import guard
-from .tools.tokens import BLANK, embedding, frequent, letters, no_embedding, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import BLANK, embedding, frequent, no_embedding, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:

@@ -8,7 +8,8 @@ from ..core.options import Range
 from ..core.reading import Reading, Scatter, Subject
 from ..estimators.pca import PCA
 from .tools.readonly import guard
-from .tools.tokens import embedding, frequent, letters, no_embedding, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import embedding, frequent, no_embedding, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:

@@ -17,8 +17,8 @@ from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject, Table
 from .cost import cost, size_text
-from .tools.pictures import chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_evenly, spread_out
-from .tools.readonly import check_index, guard, preserve_state
+from .tools.pictures import chosen, enable_gradients, jumps, maps, maps_of, no_maps, picture, spread_out
+from .tools.readonly import check_index, guard, preserve_state, spread_evenly
 from .tools.tiny import images
 
 if TYPE_CHECKING:

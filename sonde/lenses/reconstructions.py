@@ -9,8 +9,9 @@ import torch
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
+from .tools.codes import codes, decode_codes, no_codes, to_pictures
 from .tools.readonly import CHUNK, guard, preserve_state
+from .tools.tiny import autoencoder
 
 
 def why_not(subject: Subject) -> str:
@@ -54,4 +55,4 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
 
 
 def tiny() -> Subject:
-    return small()
+    return autoencoder()

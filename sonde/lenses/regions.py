@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Data
+from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Plane, Reading, Subject, Table
 from ..models.piecewise import dense_layers, regions
 from .tools.readonly import check_index, guard, no_model, preserve_state
-from .tools.tiny import METRICS, _Nll, _Rows
+from .tools.tiny import Nll, tiny_subject
 
 if TYPE_CHECKING:
     from ..models.piecewise import Region
@@ -149,4 +149,4 @@ def tiny() -> Subject:
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
         batch = Batch(x=torch.randn(29, 2), y=torch.randn(29, 1), ids=torch.arange(29))
-    return Subject(net, batch, _Nll(classes=False), Data(train=_Rows(batch), name="tiny", task="values"), METRICS, "tiny")
+    return tiny_subject(net, batch, Nll(classes=False), task="values")

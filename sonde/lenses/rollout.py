@@ -15,7 +15,8 @@ from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention
 from .attention import maps
 from .tools.readonly import guard
-from .tools.tokens import letters, no_tokens, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import no_tokens, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:

@@ -14,8 +14,9 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
 from ..nn.mixers import Mixer
-from .tools.readonly import guard, hook_outputs, no_model, preserve_state
-from .tools.tokens import layer, letters
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
+from .tools.tiny import letters
+from .tools.tokens import layer
 
 LINES = 7
 """layers that are drawn"""
@@ -50,7 +51,7 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
         )
         for kind in kinds
         for have in [[name for name, each in sizes.items() if kind in each]]
-        for shown in [{have[round(i)]: sizes[have[round(i)]] for i in torch.linspace(0, len(have) - 1, min(LINES, len(have))).tolist()}]
+        for shown in [{name: sizes[name] for name in spread_evenly(have, LINES)}]
     ]
 
 

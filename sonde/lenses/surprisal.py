@@ -10,7 +10,8 @@ import torch
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Text
 from .tools.readonly import guard, preserve_state, real
-from .tools.tokens import BLANK, is_next_token, letters, logits, no_logits, original, select_row, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import BLANK, is_next_token, logits, no_logits, original, select_row, spell_tokens, token_names
 
 REPORT = {"position": 50}
 

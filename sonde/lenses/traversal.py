@@ -10,8 +10,9 @@ from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
+from .tools.codes import codes, decode_codes, no_codes, to_pictures
 from .tools.readonly import CHUNK, check_index, guard, preserve_state
+from .tools.tiny import autoencoder
 
 
 def why_not(subject: Subject) -> str:
@@ -97,4 +98,4 @@ def _grid(code: Any, which: list[int], middle: Any, unit: Any, way: Any) -> Any:
 
 
 def tiny() -> Subject:
-    return small()
+    return autoencoder()

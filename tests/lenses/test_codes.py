@@ -15,7 +15,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import reconstructions, traversal
-from sonde.lenses.tools.codes import small
+from sonde.lenses.tools.tiny import autoencoder
 from sonde.models.autoencoder import convolutional
 
 
@@ -74,7 +74,7 @@ def test_without_names_the_numbers_that_differ_most_are_moved() -> None:
 
 
 def test_two_numbers_make_a_grid_on_the_scale_of_the_prior() -> None:
-    subject = small()
+    subject = autoencoder()
     reading = traversal.read(subject, example=2, coordinates=(2, 0), steps=3, reach=1.5)
     mean, _ = subject.model.eval().encode(subject.batch.x[2:3])
     low, high = subject.batch.x.min(), subject.batch.x.max()

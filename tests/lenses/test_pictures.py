@@ -13,7 +13,8 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import feature_maps, patches, receptive_field
 from sonde.lenses.overlay import tiny as seeing
-from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture, spread_evenly
+from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture
+from sonde.lenses.tools.readonly import spread_evenly
 from sonde.models.cnn import CNN
 from sonde.models.resnet import cifar
 from sonde.models.unet import UNet

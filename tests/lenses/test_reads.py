@@ -13,9 +13,8 @@ from sonde.core.batch import Batch, Data
 from sonde.core.reading import Subject
 from sonde.lenses import backprop
 from sonde.lenses.cost import cost
-from sonde.lenses.tools.pairs import reverse
 from sonde.lenses.tools.readonly import without_kernels
-from sonde.lenses.tools.tiny import METRICS, _Rows
+from sonde.lenses.tools.tiny import METRICS, _Rows, reverse
 from sonde.lenses.tools.trial import Trial
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder

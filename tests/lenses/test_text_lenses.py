@@ -14,8 +14,8 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
-from sonde.lenses.tools.tiny import _Rows
-from sonde.lenses.tools.tokens import ends, layer, letters, original, select_row, spell_tokens
+from sonde.lenses.tools.tiny import _Rows, letters
+from sonde.lenses.tools.tokens import ends, layer, original, select_row, spell_tokens
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...core.reading import Subject
 from .pictures import flat
-from .readonly import no_model, preserve_state
+from .readonly import no_model
 
 
 def no_codes(subject: Subject) -> str:
@@ -50,19 +50,3 @@ def to_pictures(subject: Subject, images: Any) -> list[Any]:
     low, high = x.min(), x.max()
     shown = ((images - low) / (high - low).clamp_min(1e-12)).clamp(0, 1)
     return [flat(image.reshape(_sides(x))) for image in shown.detach().float()]
-
-
-def small() -> Subject:
-    """A tiny subject: an untrained VAE of 8 x 6 images."""
-    import torch
-
-    from ...core.batch import Batch, Data
-    from ...models import vae
-    from .tiny import METRICS, _Rows, images
-
-    subject = images()
-    with preserve_state():
-        torch.manual_seed(0)
-        model = vae.dense((1, 8, 6), hidden=(12,), code=3)
-    batch = Batch(x=subject.batch.x.sigmoid())
-    return Subject(model, batch, None, Data(train=_Rows(batch), name="tiny"), METRICS, "tiny")

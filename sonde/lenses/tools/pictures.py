@@ -11,9 +11,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import nn
+
+from ...core.batch import ask
 from ...core.errors import BadInput, nearest
 from ...core.reading import Subject
-from .readonly import hook_outputs, no_model
+from ...nn.block import Block
+from .readonly import hook_inputs, hook_outputs, no_model
 
 MORE = 960
 """pixels by which an image grows: a multiple of most products of strides, and large against the squares of the others"""
@@ -37,8 +42,6 @@ def no_maps(subject: Subject) -> str:
 
 
 def _mapping(model: Any) -> bool:
-    from torch import nn
-
     return hasattr(model, "patch") or any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in model.modules())
 
 
@@ -59,12 +62,6 @@ def flat(image: Any) -> Any:
     return image.permute(1, 2, 0) if len(image) == 3 else image.mean(0)
 
 
-def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, from the first to the last."""
-    n = min(most, len(items))
-    return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
-
-
 def maps(model: Any, batch: Any) -> dict[str, Any]:
     """Outputs of all layers that are images, (B, C, h, w), in the order in which they run.
 
@@ -73,8 +70,6 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     the output depends on x.
     Called inside `preserve_state`, which must last until the gradients are taken.
     """
-    from ...core.batch import ask
-
     fmaps: dict[str, Any] = {}
     with gathering(model, batch.x, fmaps):
         ask(model, batch)
@@ -87,8 +82,6 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
     A classifier for images of one size may refuse others only where its maps end, or before they begin; then the part that
     makes the maps is asked alone.
     """
-    from ...core.batch import ask
-
     best: dict[str, Any] = {}
     for part in _image_inputs(model, batch):
         fmaps: dict[str, Any] = {}
@@ -104,33 +97,20 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
 
 def _image_inputs(model: Any, batch: Any) -> list[Any]:
     """The parts of a network that get the image itself, the outermost first."""
-    import torch
-
-    from ...core.batch import ask
-
     one, modules = batch[:1], []
 
     def look(module: Any, inputs: tuple[Any, ...]) -> None:
         if inputs and inputs[0] is one.x:
             modules.append(module)
 
-    handles = [module.register_forward_pre_hook(look) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            ask(model, one)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), hook_inputs(model.modules(), look):
+        ask(model, one)
     return modules
 
 
 @contextmanager
 def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
     """While it lasts, every map of images x is noted in `found`, as `maps` tells; a layer that runs again gets a number."""
-    import torch
-
-    from ...nn.block import Block
-
     side, last, runs = getattr(model, "patch", None), x, Counter[str]()
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -152,8 +132,6 @@ def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
 
 def _outside_blocks(model: Any) -> dict[str, Any]:
     """All modules by name but those inside the blocks of a transformer."""
-    from ...nn.block import Block
-
     inside = {part for block in model.modules() if isinstance(block, Block) for part in block.modules() if part is not block}
     return {name: part for name, part in model.named_modules() if part not in inside}
 
@@ -181,8 +159,6 @@ def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[floa
     From how much a map grows with the image; where the network takes no other size, from the map's share of the image.  Below 1
     where a map has more places than the image has pixels.
     """
-    import torch
-
     height, width = batch.x.shape[-2:]
 
     def along_axis(axis: int) -> dict[str, float]:
@@ -220,8 +196,6 @@ def chosen(name: str, fmaps: dict[str, Any], default: str) -> str:
 
 def last_convolution(model: Any, fmaps: dict[str, Any]) -> str:
     """The last convolution among the maps; of a network without any, its last map."""
-    from torch import nn
-
     kinds = {name for name, part in model.named_modules() if isinstance(part, nn.Conv2d)}
     return next((name for name in reversed(fmaps) if name in kinds), list(fmaps)[-1])
 
@@ -229,7 +203,5 @@ def last_convolution(model: Any, fmaps: dict[str, Any]) -> str:
 @contextmanager
 def enable_gradients() -> Iterator[None]:
     """Gradients are on, wherever this is called from."""
-    import torch
-
     with torch.inference_mode(False), torch.enable_grad():
         yield

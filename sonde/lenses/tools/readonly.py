@@ -5,16 +5,21 @@ from __future__ import annotations
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy
+import torch
+
 from ...core import registry
+from ...core.batch import ask
 from ...core.errors import BadInput
 from ...core.options import options_of
 from ...core.reading import Subject
+from ...nn.mixers import Mixer
 
 CHUNK = 512
 P = ParamSpec("P")
@@ -27,9 +32,6 @@ def preserve_state(model: Any = None) -> Iterator[None]:
 
     Inside, the model is in evaluation mode: what a lens shows must not depend on a dropout mask.
     """
-    import numpy
-    import torch
-
     python, arrays = random.getstate(), numpy.random.get_state()
     modules = [] if model is None else list(model.modules())
     modes = [module.training for module in modules]
@@ -58,8 +60,6 @@ def preserve_state(model: Any = None) -> Iterator[None]:
 @contextmanager
 def without_kernels(model: Any) -> Iterator[None]:
     """While it lasts, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
-    from ...nn.mixers import Mixer
-
     forms = {m: m.form for m in model.modules() if isinstance(m, Mixer) and m.form in ("auto", "fused") and "fused" in m.forms()}
     try:
         for mixer in forms:
@@ -81,6 +81,17 @@ def hook_outputs(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any]
             handle.remove()
 
 
+@contextmanager
+def hook_inputs(modules: Iterable[Any], seen: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Inside the context, call `seen(module, inputs)` before every run of a module."""
+    handles = [module.register_forward_pre_hook(seen) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def leaf_modules(model: Any) -> dict[str, Any]:
     """Modules without modules inside, by name."""
     return {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
@@ -91,10 +102,6 @@ def outputs(subject: Subject) -> Any:
 
     Outputs with names stay a dict.
     """
-    import torch
-
-    from ...core.batch import ask
-
     batch = subject.batch
     with preserve_state(subject.model), torch.no_grad():
         parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
@@ -104,8 +111,6 @@ def outputs(subject: Subject) -> Any:
 
 
 def _join(parts: list[Any], what: str, rows: int) -> Any:
-    import torch
-
     if not all(isinstance(part, torch.Tensor) and part.ndim for part in parts) or sum(map(len, parts)) != rows:
         raise BadInput(
             f"{what} is not a tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
@@ -177,8 +182,6 @@ def no_gradient(subject: Subject) -> str:
 
 def _no_loss(subject: Subject) -> str:
     """Why the objective gives no loss for this model, found by trying it on two examples, or ''."""
-    import torch
-
     try:
         with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
             subject.objective(subject.model, subject.batch[:2]).loss()
@@ -190,38 +193,40 @@ def _no_loss(subject: Subject) -> str:
 
 def not_classes(subject: Subject) -> str:
     """Why this is not a classification, or ''."""
-    missing = no_model(subject)
-    if missing:
-        return missing
-    if "y" not in subject.batch:
-        return "the batch has no labels"
-    task = getattr(subject.data, "task", "")
-    if task and task not in ("classes", "other"):
-        return f"the target is '{task}', not classes"
-    if subject.batch.y.is_floating_point() and task != "classes":
-        return "the labels are not whole numbers"
-    return ""
+    if reason := _other_task(subject, ("classes",), "labels", "classes"):
+        return reason
+    return "the labels are not whole numbers" if subject.batch.y.is_floating_point() and _task(subject) != "classes" else ""
 
 
 def not_values(subject: Subject) -> str:
     """Why this is not a regression, or ''."""
-    missing = no_model(subject)
-    if missing:
+    if reason := _other_task(subject, ("values", "counts"), "targets", "a number"):
+        return reason
+    whole = not subject.batch.y.is_floating_point() and _task(subject) not in ("values", "counts")
+    return "the targets are labels, not numbers" if whole else ""
+
+
+def _task(subject: Subject) -> str:
+    return getattr(subject.data, "task", "")
+
+
+def _other_task(subject: Subject, tasks: tuple[str, ...], targets: str, kind: str) -> str:
+    """Why there are no targets for one of these tasks, or ''."""
+    if missing := no_model(subject):
         return missing
     if "y" not in subject.batch:
-        return "the batch has no targets"
-    task = getattr(subject.data, "task", "")
-    if task and task not in ("values", "counts", "other"):
-        return f"the target is '{task}', not a number"
-    if not subject.batch.y.is_floating_point() and task not in ("values", "counts"):
-        return "the targets are labels, not numbers"
-    return ""
+        return f"the batch has no {targets}"
+    return "" if _task(subject) in ("", "other", *tasks) else f"the target is '{_task(subject)}', not {kind}"
+
+
+def spread_evenly(items: Sequence[Any], max_items: int) -> list[Any]:
+    """At most `max_items`, evenly spaced from the first to the last."""
+    n = min(max_items, len(items))
+    return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
 def real(batch: Any, y: Any) -> Any:
     """True where a target is real and not padding, shaped like the targets."""
-    import torch
-
     mask = batch.get("mask")
     if mask is None:
         return torch.ones_like(y, dtype=torch.bool)
@@ -243,8 +248,6 @@ def predict_labels(subject: Subject) -> Predictions:
 
     A last axis of class scores gives the largest; a single probability counts as class 1 above one half.
     """
-    import torch
-
     y, guess = subject.batch.y.long(), predictions(subject)
     if guess.dim() > y.dim() and guess.shape[-1] == 1:
         guess = guess.squeeze(-1)

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import nn
+
+from ...core.batch import ask
 from ...core.reading import Subject
 from .readonly import no_model, preserve_state, real
 
@@ -24,8 +28,6 @@ def no_tokens(subject: Subject) -> str:
 
 def ends(batch: Any) -> Any:
     """(B,) how many places of each row of x are real."""
-    import torch
-
     x, whole = batch.x, torch.full((len(batch),), batch.x.shape[1])
     if "source" not in batch:
         return batch.get("lengths", whole)
@@ -82,8 +84,6 @@ def is_next_token(batch: Any) -> bool:
 
 def original(batch: Any) -> Any:
     """(B, T) the text of a batch: its tokens, with the hidden ones back in their places."""
-    import torch
-
     y = batch.get("y")
     if is_next_token(batch) or y is None or y.shape != batch.x.shape or y.is_floating_point():
         return batch.x
@@ -92,8 +92,6 @@ def original(batch: Any) -> Any:
 
 def frequent(batch: Any, most: int) -> Any:
     """Numbers of the commonest tokens of the text, the commonest first, at most so many."""
-    import torch
-
     rows = [row[:end] for row, end in zip(original(batch), ends(batch).tolist())]
     counts = torch.bincount(torch.cat(rows))
     return counts.argsort(descending=True, stable=True)[: min(most, int((counts > 0).sum()))]
@@ -101,8 +99,6 @@ def frequent(batch: Any, most: int) -> Any:
 
 def logits(model: Any, batch: Any) -> Any:
     """(B, T, V) what the model says at each place of a batch, or None where it says no such thing."""
-    from ...core.batch import ask
-
     out: Any = ask(model, batch)
     out = out.get("tokens") if isinstance(out, dict) else out
     fits = out is not None and hasattr(out, "dim") and out.dim() == 3 and out.shape[:2] == batch.x.shape
@@ -111,8 +107,6 @@ def logits(model: Any, batch: Any) -> Any:
 
 def no_logits(subject: Subject) -> str:
     """Why there is no probability for the token of each place, or ''."""
-    import torch
-
     if missing := no_tokens(subject):
         return missing
     y = subject.batch.get("y")
@@ -129,8 +123,6 @@ def no_logits(subject: Subject) -> str:
 
 def embedding(model: Any) -> Any:
     """The table of token vectors: the one called so, else the first there is; None without any."""
-    from torch import nn
-
     own = getattr(model, "embedding", None)
     return own if isinstance(own, nn.Embedding) else next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
 
@@ -149,22 +141,3 @@ def layer(name: str) -> str:
     """A module's name for a reader: stack.blocks.0.mixer is block 1."""
     kept = [f"block {int(part) + 1}" if part.isdigit() else part for part in name.split(".")]
     return " ".join(part for part in kept if part not in ("stack", "blocks", "layers", "mixer")) or "model"
-
-
-def letters(mixer: str = "attention heads=2") -> Subject:
-    """A tiny subject: seven windows of a sentence and an untrained language model of letters."""
-    import torch
-
-    from ...core.batch import Batch, Data
-    from ...models.language_model import LanguageModel
-    from .tiny import METRICS, _Rows
-
-    text = "the cat sat on the mat\nand the dog ate the oat cake at ten"
-    known = sorted(set(text))
-    tokens = torch.tensor([known.index(letter) for letter in text])
-    with preserve_state():
-        torch.manual_seed(0)
-        model = LanguageModel(len(known), width=8, depth=2, mixer=mixer, ffn=1.0)
-    windows = tokens.unfold(0, 13, 7)
-    batch = Batch(x=windows[:, :-1].contiguous(), y=windows[:, 1:].contiguous(), ids=torch.arange(len(windows)))
-    return Subject(model, batch, None, Data(train=_Rows(batch[:4]), name="tiny", task="other", classes=tuple(known)), METRICS, "tiny")
