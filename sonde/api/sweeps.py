@@ -1,8 +1,8 @@
-"""Sweeps: one recipe over many settings, ranked with mean and spread over seeds.
+"""Sweeps: one recipe with many settings, ranked by mean, with the standard deviation over seeds.
 
-A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it keeps what is finished.
-Settings that differ only in seed and learning rate are trained as one computation where that is possible
-(`sonde.engine.vectorized`); the notice says why where it is not.
+A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it skips finished runs.
+Settings that differ only in seed and learning rate are trained as one computation if possible
+(`sonde.engine.vectorized`); if not, a notice says why.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class SweepRow:
 
 @dataclass
 class Sweep:
-    """What a sweep found: `rows` best first by `monitor`, the metric that the recipe monitors."""
+    """Results of a sweep: `rows`, best first by `monitor`, the metric that the recipe monitors."""
 
     folder: Path
     monitor: str
@@ -139,10 +139,16 @@ def sweep(
 ) -> Sweep:
     """Train a recipe for many settings of its options; `seed` is an axis too, over which metrics are averaged.
 
-    axes       option -> values; for random and tpe two numbers are the ends of a range, more are choices
-    method     grid: all combinations; random: `trials` draws; tpe: `trials` draws that learn from the earlier ones
-    folder     where the runs go; a folder that holds this sweep already is continued
-    fixed      options with one value for all
+    Args:
+        recipe: a recipe by name, file or function
+        axes: option -> values; for random and tpe, two numbers are the ends of a range, more are choices
+        method: grid for all combinations; random for random samples; tpe for samples that learn from earlier ones
+        trials: number of samples of random and tpe
+        folder: directory of the runs; a sweep that it already contains is continued
+        vectorize: train settings that differ only in seed and learning rate as one computation
+        threads: of each run
+        quiet: print no progress
+        fixed: options with one value for all runs
     """
     values = {name: list(options) for name, options in axes.items()}
     _check(recipe, values, method, trials, fixed)
@@ -164,7 +170,7 @@ def sweep(
 
 
 def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int | None, fixed: Mapping[str, Any]) -> None:
-    """Refuse a wrong axis before anything is trained: every single value is checked as an option."""
+    """Refuse a wrong axis before training: every value is checked as an option."""
     if method != "grid" and not trials:
         raise BadInput(f"method '{method}' needs a number of trials", fix="add --trials 20")
     for name, options in values.items():
@@ -183,7 +189,7 @@ def _same_sweep(place: Path, config: dict[str, Any]) -> None:
         for part in ("recipe", "method", "fixed"):
             if there.get(part) != config[part]:
                 raise BadInput(
-                    f"folder '{place.name}' already holds a different sweep ({part} {there.get(part)})", fix="choose another folder"
+                    f"folder '{place.name}' already contains a different sweep ({part} {there.get(part)})", fix="choose another folder"
                 )
     files.replace_file(record, files.dump_json(config))
 
@@ -194,7 +200,7 @@ def _grid(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _search_settings(runner: _Runner, values: dict[str, list[Any]], method: str, trials: int) -> Iterator[SweepRow]:
-    """Settings drawn by optuna, one after another; its study lives in memory and is replayed from the finished runs."""
+    """Settings sampled by optuna, one after another; its study is in memory and is replayed from the finished runs."""
     try:
         import optuna
     except ImportError as error:

@@ -1,6 +1,6 @@
-"""One page that tells a run: report.html, and compare for several runs.  No outside resource, no script, prints well.
+"""HTML pages: report.html of a run, and the comparison of several runs.  No external resource, no script, prints well.
 
-Markup is made only by `tag`, which escapes everything it is given, so nothing written in a run can become HTML.
+All markup is made by `tag`, which escapes its arguments, so no text of a run can become HTML.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..core.files import replace_file
 from ..core.metrics import direction
 from ..core.numbers import format_cell, number, percent
 from ..core.reading import Reading, Subject
-from ..lenses.curves import OF_TRAINING, CurvePoints, panel, series, without_copies
+from ..lenses.curves import TRAINING_METRICS, CurvePoints, panel, series, without_copies
 from .draw import draw, short, svg
 
 MAX_EXAMPLES = 10_000
 MAX_EVENTS = 60
 WIDE_FIGURE = 560
 SHOWN = "shown"
-"""folder of a run with the pictures that its recipe drew; the page has them all, by name"""
+"""folder of a run with the pictures that its recipe drew; the page shows all of them"""
 
 
 class Html(str):
@@ -34,7 +34,7 @@ class Html(str):
 
 
 def tag(kind: str, /, *inside: Any, **attributes: Any) -> Html:
-    """<kind>inside</kind>; whatever is not Html is escaped.  `class_` stands for class, `http_equiv` for http-equiv."""
+    """<kind>inside</kind>; arguments that are not Html are escaped.  `class_` means class, `http_equiv` http-equiv."""
     attrs = "".join(f' {key.rstrip("_").replace("_", "-")}="{_escape(value)}"' for key, value in attributes.items() if value)
     if kind in ("meta", "img", "source"):
         return Html(f"<{kind}{attrs}>")
@@ -46,7 +46,7 @@ def _join(parts: Iterable[Any]) -> Html:
 
 
 def _escape(value: Any) -> str:
-    """Text safe in an element and in a quoted attribute; control characters and direction marks are shown, not obeyed."""
+    """Text that is safe in an element and in a quoted attribute; control characters and direction marks are made visible."""
     return html.escape(clean(value), quote=True)
 
 
@@ -103,7 +103,7 @@ class _Lenses:
             split = next((name for name in ("test", "valid", "train") if name in splits and len(splits[name])), "train")
             self.subject = run.subject(split, MAX_EXAMPLES)
         except SondeError as error:
-            self.refused.append(f"all that needs the model and its data: {error.what}")
+            self.refused.append(f"lenses that need the model and its data: {error.what}")
 
     def read(self, lens: str, examples: int | None = None) -> list[Reading]:
         module = registry.load("lenses", lens)
@@ -125,7 +125,7 @@ class _Lenses:
 
 
 class _Figures:
-    """Pictures of a page: each is kept as PNG in a folder and set into the page as SVG, for light and dark."""
+    """Pictures of a page: each is saved as PNG in a folder and embedded in the page as SVG, light and dark."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -159,7 +159,7 @@ def _picture(reading: Reading) -> Html:
 
 
 def _recipe_results(run: Any) -> list[Html]:
-    """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
+    """What the recipe reported about the trained model, and the PNGs it drew, which contain their titles and notes."""
     texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learned")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
     pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
@@ -171,7 +171,7 @@ def _uri(data: bytes, kind: str = "svg+xml") -> str:
 
 
 def _card(reading: Any, titled: bool = True) -> Html:
-    """A reading of kind 'table' as a real table."""
+    """A reading of kind 'table' as an HTML table."""
     formats, total = reading.formats, reading.total
     right = {name: not any(isinstance(cell, str) for cell in column) for name, column in reading.values.items()}
     columns = {name: [format_cell(cell, formats.get(name, "")) for cell in column] for name, column in reading.values.items()}
@@ -226,11 +226,11 @@ def _lead(info: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def _tiles(run: Any) -> Html:
-    """The few numbers a reader wants first."""
+    """The most important numbers, at the top of the page."""
     metrics = final_metrics(run)
-    wanted = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
-    wanted.sort(key=lambda key: (not key.startswith("test/"), direction(key) != "max"))
-    tiles = [(key.replace("/", " "), _figure(key, metrics[key])) for key in wanted[:4]]
+    keys = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
+    keys.sort(key=lambda key: (not key.startswith("test/"), direction(key) != "max"))
+    tiles = [(key.replace("/", " "), _format_metric(key, metrics[key])) for key in keys[:4]]
     count = run.info.get("parameters")
     count = count.get("all") if isinstance(count, Mapping) else count
     if isinstance(count, int):
@@ -240,12 +240,12 @@ def _tiles(run: Any) -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles), class_="tiles")
 
 
-def _figure(key: str, value: Any) -> str:
+def _format_metric(key: str, value: Any) -> str:
     return percent(value) if key.rpartition("/")[2] == "accuracy" and isinstance(value, (int, float)) else number(value)
 
 
 def final_metrics(run: Any) -> dict[str, float | None]:
-    """Figures of the final model; of a run that is not done, the newest value of each."""
+    """Metrics of the final model; of an unfinished run, the latest value of each."""
     done = run.result.get("metrics")
     if isinstance(done, Mapping):
         return without_copies(done)
@@ -253,13 +253,13 @@ def final_metrics(run: Any) -> dict[str, float | None]:
 
 
 def _final(run: Any) -> Html:
-    """Metrics of the final model: one row per metric, one column per part of the data."""
+    """Metrics of the final model: one row per metric, one column per split."""
     metrics = final_metrics(run)
     if not metrics:
         return tag("p", "No metrics yet.", class_="muted")
     splits = list(dict.fromkeys(key.rpartition("/")[0] for key in metrics))
     names = list(dict.fromkeys(key.rpartition("/")[2] for key in metrics))
-    rows = [(name, *(_figure(name, metrics.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
+    rows = [(name, *(_format_metric(name, metrics.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
     title = "Final model" if run.result.get("status") == "done" else "So far"
     return tag("figure", tag("h3", title), _table(("", *splits), rows, (False, *[True] * len(splits))))
 
@@ -280,21 +280,21 @@ def _data(info: Mapping[str, Any], lenses: _Lenses) -> tuple[Html, Html]:
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html:
-    """What happened; checkpoints in a row are told as one."""
+    """Events as a table; consecutive checkpoints become one row."""
     rows: list[tuple[Any, ...]] = []
     saved = 0
     for event in events:
-        if event.get("learned"):  # told above
+        if event.get("learned"):  # already shown under "Trained model"
             continue
         kind = event.get("event", "")
         saved = saved + 1 if kind == "checkpoint" else 0
         more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text")}
-        words = f"{saved:,} in a row, this is the last" if saved > 1 else event.get("text") or _to_text(more)
+        words = f"{saved:,} in a row; this is the last" if saved > 1 else event.get("text") or _to_text(more)
         if saved > 1:
             rows.pop()
         rows.append((str(event.get("time", "")).replace("T", " "), number(event.get("step")), kind, words))
     if not rows:
-        return tag("p", "Nothing is recorded.", class_="muted")
+        return tag("p", "No events.", class_="muted")
     left_out = f"{len(rows) - MAX_EVENTS:,} older events are left out." if len(rows) > MAX_EVENTS else ""
     body = _table(("time", "step", "event", ""), rows[-MAX_EVENTS:], (False, True, False, False))
     return tag("figure", body, tag("figcaption", left_out) if left_out else "")
@@ -304,7 +304,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def compare(runs: Sequence[Any], path: str | Path) -> Path:
-    """Overlaid curves, and a table of differing options and final metrics, as a page; a PNG of the curves lies beside it."""
+    """Write a page with overlaid curves and a table of differing options and final metrics, and a PNG of the curves beside it."""
     path = Path(path)
     panels = compare_curves(runs)
     try:
@@ -318,26 +318,26 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
     page = _page(
         "Comparison · Sonde",
         head,
-        _section("Figures and differing options", _side_by_side(compare_rows(runs))),
+        _section("Metrics and differing options", _side_by_side(compare_rows(runs))),
         _section("Curves", *figures, grid=True) if figures else "",
     )
     return _write(path, page)
 
 
 def compare_curves(runs: Sequence[Any]) -> list[Reading]:
-    """One panel per figure with one line per run; validation first."""
+    """One panel per metric with one line per run; validation first."""
     curves: dict[str, dict[str, CurvePoints]] = {}
     for name, run in _name_runs(runs).items():
         for key, line in without_copies(series(run.metrics)).items():
             if len(line[0]) > 1:
                 curves.setdefault(key, {})[name] = line
-    keys = sorted(curves, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
-    colors = {name: place for place, name in enumerate(_name_runs(runs))}
-    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colors) for key in keys]
+    keys = sorted(curves, key=lambda key: (key in TRAINING_METRICS, "/" not in key, key.rpartition("/")[2] != "loss", key))
+    colors = {name: index for index, name in enumerate(_name_runs(runs))}
+    return [panel(key if "/" in key or key in TRAINING_METRICS else f"train/{key}", curves[key], colors) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """One row per run: its name, the options (and recipe, seed) that differ, and final metrics that any run has."""
+    """One row per run: its name, the options (and recipe, seed) that differ, and the final metrics of all runs."""
     named = _name_runs(runs)
     options = {name: _settings(run.info) for name, run in named.items()}
     every = list(dict.fromkeys(key for settings in options.values() for key in settings))
@@ -357,14 +357,14 @@ def _settings(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_runs(runs: Sequence[Any]) -> dict[str, Any]:
-    """Runs by a name of their own: the directory's, with its parents where two share it."""
+    """Runs by unique names: the directory name, or the whole path where two runs share it."""
     names = [run.name for run in runs]
     own = [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
     return {name if own.count(name) == 1 else f"{name} ({index + 1})": run for index, (name, run) in enumerate(zip(own, runs, strict=True))}
 
 
 def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Runs as rows; the best value of each figure is set in bold."""
+    """Runs as rows; the best value of each metric is bold."""
     heads = list(rows[0]) if rows else []
     best: dict[str, float] = {}
     for head in heads:
@@ -373,7 +373,7 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
             best[head] = max(values) if direction(head) == "max" else min(values)
 
     def cell(head: str, value: Any) -> Any:
-        text = short(_to_text(value), 60) if "/" not in head else _figure(head, value)
+        text = short(_to_text(value), 60) if "/" not in head else _format_metric(head, value)
         return tag("strong", text) if head in best and value == best[head] else text
 
     right = [head != "run" and all(row[head] is None or isinstance(row[head], (int, float)) for row in rows) for head in heads]
@@ -417,8 +417,8 @@ def _disk_error(path: Path, error: OSError) -> ResourceFault:
     return ResourceFault(
         f"{path.name} cannot be written: {error.strerror or error}",
         where=str(path.parent),
-        last_good="the run itself is untouched",
-        fix="make room or fix the permissions",
+        last_good="the run itself is unchanged",
+        fix="free some disk space or change the permissions",
     )
 
 

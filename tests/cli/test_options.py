@@ -70,7 +70,7 @@ def test_ways_to_write_an_option(words: str, expected: dict) -> None:
         (["--widths", "3", "4.5"], "must be a whole number, not 4.5"),
         (["--way", "upp"], "did you mean 'up'?"),
         (["--file", "a\nb"], "without control characters"),
-        (["--file", "a" * 300], "a shorter one"),
+        (["--file", "a" * 300], "a shorter path"),
         (["--file="], "must be a path"),
     ],
 )

@@ -37,7 +37,7 @@ def test_a_model_of_pairs_is_asked_for_what_it_reads(name: str, options: dict[st
 
 
 def test_a_chain_has_one_input() -> None:
-    assert backprop.why_not(pairs()) == "the model reads several inputs, and a chain has one"
+    assert backprop.why_not(pairs()) == "the model reads several inputs, and this lens needs a single one"
 
 
 def test_the_cost_of_an_encoder_decoder_is_that_of_its_parts() -> None:

@@ -150,7 +150,7 @@ def test_report_of_a_classifier_has_every_part(tmp_path) -> None:
             "rows dropped",
             "cdcdcdcdcdcdcdcd",
             "a slow disk",
-            "3 in a row, this is the last",
+            "3 in a row; this is the last",
         ),
     ):
         assert words in page.words, words

@@ -1,4 +1,4 @@
-"""Put runs side by side: final metrics, options that differ, and curves."""
+"""Compare runs: final metrics, options that differ, and curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
 
 
 def options() -> list[Option]:
-    return [option("out", Path | None, None, "page to write, with a PNG beside it; default: runs/compare.html")]
+    return [option("out", Path | None, None, "page to write, with a PNG next to it; default: runs/compare.html")]
 
 
 def run(words: list[str]) -> int:

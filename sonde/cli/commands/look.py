@@ -1,4 +1,4 @@
-"""Look at a run: its report, or what one lens shows."""
+"""Look at a run: write its report, or show one lens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POSITION = 90
 USAGE = "RUN [LENS | FILE.py] [--split PART] [--first N] [--option value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
-    "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
+    "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` lists them",
     "sonde look digits_cnn-001 ./my_lens.py  a lens of your own",
     "sonde look - mistakes --help            the options of a lens",
 )
@@ -23,7 +23,7 @@ EXAMPLES = (
 
 def options() -> list[Option]:
     return [
-        option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
+        option("split", Literal["train", "valid", "test"] | None, None, "split of the data a lens looks at; default: test, else valid"),
         option("first", int, 512, "look at the first N examples of the split", Range(1)),
     ]
 
@@ -46,7 +46,7 @@ def run(words: list[str]) -> int:
     if lens:
         return _show(folder.path, lens.target, flags)
     if flags:
-        raise BadInput(f"the report takes no {', '.join(map(flag, flags))}", fix="name a lens: sonde look RUN LENS")
+        raise BadInput(f"the report has no option {', '.join(map(flag, flags))}", fix="give a lens: sonde look RUN LENS")
     from ...api.run import open_run
 
     print(open_run(folder.path).report())
@@ -54,7 +54,7 @@ def run(words: list[str]) -> int:
 
 
 def _show(path: Path, lens: str, flags: dict) -> int:
-    """Print the readings as text and draw them beside the run's other pictures."""
+    """Print the readings as text and draw them into the run's figures/."""
     from ...api.run import open_run
     from ...report.draw import draw
     from ...report.readings import text
@@ -64,6 +64,6 @@ def _show(path: Path, lens: str, flags: dict) -> int:
     readings = run.look(lens, split=split, first=first, **flags)
     (path / "figures").mkdir(exist_ok=True)
     whole = len(run.data.splits[split])
-    heading = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
+    heading = f"{run.name}, {split} split, {min(first, whole)} of {whole} examples"
     print(heading, *map(text, readings), draw(readings, path / "figures" / f"{registry.label(lens)}.png"), sep="\n\n")
     return 0

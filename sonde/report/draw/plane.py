@@ -49,7 +49,7 @@ def paint(reading: Plane, theme: Theme, sheet: Sheet) -> None:
 
 
 def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, reading: Plane) -> None:
-    """Shaded bands between contour lines, and their scale.  Shading is opacity of one color, so it suits dark pages too."""
+    """Shaded bands between contour lines, and a color bar.  Shading is the opacity of one color, so it also works on dark pages."""
     import numpy as np
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
@@ -72,7 +72,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, readi
     steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]
 
     def shade(value: float, step: float) -> tuple[float, ...]:
-        if reading.paths:  # the paths have the colors
+        if reading.paths:  # colors are reserved for the paths
             return to_rgba(theme.muted, 0.03 + 0.42 * step**1.5)
         if signed:
             return to_rgba(theme.palette[0 if value > 0 else 1], 0.05 + 0.8 * abs(value) / max(-low, high))
