@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 class Curve(NamedTuple):
     """For each of n equal bins of confidence: number of predictions, mean confidence and accuracy."""
 
-    count: Tensor
+    counts: Tensor
     confidence: Tensor
     accuracy: Tensor
 
     @property
     def error(self) -> float:
         """Expected calibration error: mean of |accuracy - confidence| over bins, weighted by count (Naeini et al., 2015)."""
-        filled = self.count > 0
-        return float((self.count * (self.accuracy - self.confidence).abs())[filled].sum() / self.count.sum())
+        filled = self.counts > 0
+        return float((self.counts * (self.accuracy - self.confidence).abs())[filled].sum() / self.counts.sum())
 
     @property
     def worst(self) -> float:
-        return float((self.accuracy - self.confidence).abs()[self.count > 0].max())
+        return float((self.accuracy - self.confidence).abs()[self.counts > 0].max())
 
 
 def why_not(subject: Subject) -> str:
@@ -53,7 +53,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
     if float(confidence.min()) < 0 or float(confidence.max()) > 1 + 1e-6:
         raise BadInput("the model's predictions are not probabilities", where="lens 'calibration'", fix="check the objective's predict")
     stats = curve(confidence.double(), y == y_pred, bins)
-    filled = stats.count > 0
+    filled = stats.counts > 0
     sure, right = float(confidence.double().mean()), float((y == y_pred).double().mean())
     verdict = "well calibrated" if abs(sure - right) < 5e-5 else "overconfident" if sure > right else "underconfident"
     return [
@@ -68,7 +68,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
         ),
         Bars(
             "Histogram of confidence",
-            {"predictions": stats.count},
+            {"predictions": stats.counts},
             axes=["confidence", "predictions"],
             note=f"{float((confidence >= 0.99).double().mean()):.1%} of the predictions have a confidence of at least 99 %.",
             edges=[i / bins for i in range(bins + 1)],

@@ -60,7 +60,7 @@ def test_by_hand() -> None:
 
 def test_an_answer_on_a_bound_belongs_below() -> None:
     curve = calibration.curve(torch.tensor([0.5, 0.5, 1.0, 0.0]).double(), torch.tensor([True, False, True, True]), bins=2)
-    assert curve.count.tolist() == [3, 1]
+    assert curve.counts.tolist() == [3, 1]
 
 
 def test_what_is_no_probability_is_refused() -> None:
