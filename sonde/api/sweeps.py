@@ -154,18 +154,18 @@ def sweep(
     _check(recipe, values, method, trials, fixed)
     seeds = [int(seed) for seed in values.pop("seed", [0])]
     name = plan(recipe, {**fixed, **{option: options[0] for option, options in values.items()}}).name
-    place = Path(folder) if folder is not None else layout.fresh(f"{name}-sweep")
-    place.mkdir(parents=True, exist_ok=True)
-    _same_sweep(place, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
-    runner = _Runner(recipe, fixed, seeds, place, vectorize, threads, quiet)
+    directory = Path(folder) if folder is not None else layout.fresh(f"{name}-sweep")
+    directory.mkdir(parents=True, exist_ok=True)
+    _same_sweep(directory, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
+    runner = _Runner(recipe, fixed, seeds, directory, vectorize, threads, quiet)
     settings = _grid(values) if method == "grid" else None
     rows = runner.all(list(settings)) if settings is not None else list(_search_settings(runner, values, method, trials or 1))
     rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
-    result = Sweep(place, runner.monitor, runner.mode, rows, values, runner.notices)
+    result = Sweep(directory, runner.monitor, runner.mode, rows, values, runner.notices)
     listing = [
         {"setting": jsonable(r.setting), "metrics": r.metrics, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
-    files.replace_file(place / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
+    files.replace_file(directory / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
     return result
 
 
@@ -181,15 +181,16 @@ def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int |
     Options.of({"seed": values["seed"][0]} if "seed" in values else {})
 
 
-def _same_sweep(place: Path, config: dict[str, Any]) -> None:
-    record = place / "sweep.json"
+def _same_sweep(directory: Path, config: dict[str, Any]) -> None:
+    record = directory / "sweep.json"
     config = files.parse_json(files.dump_json({**config, "axes": {n: jsonable({"v": v})["v"] for n, v in config["axes"].items()}}))
     if record.is_file():
-        there = files.read_json(record)
+        earlier = files.read_json(record)
         for part in ("recipe", "method", "fixed"):
-            if there.get(part) != config[part]:
+            if earlier.get(part) != config[part]:
                 raise BadInput(
-                    f"folder '{place.name}' already contains a different sweep ({part} {there.get(part)})", fix="choose another folder"
+                    f"folder '{directory.name}' already contains a different sweep ({part} {earlier.get(part)})",
+                    fix="choose another folder",
                 )
     files.replace_file(record, files.dump_json(config))
 

@@ -28,9 +28,9 @@ class Named:
     """imports the function or class itself"""
 
 
-def named(target: str, owner: str, place: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
+def named(target: str, owner: str, path: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
     """What a file defines: read from its source text where possible, else imported."""
-    read = signatures.declared(place, function, owner, skip)
+    read = signatures.declared(path, function, owner, skip)
     if read is not None:
         return Named(target, owner, read.summary, read.options, load)
     make = load()
@@ -86,9 +86,9 @@ def mixer(name: str) -> Named:
 
 def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
     label = registry.label(checked(name))
-    place = registry.place(kind, name)
-    alike = [one for one in signatures.classes(place) if one.lower() == label.replace("_", "").lower()]
-    return named(name, f"{registry.kind_of(kind)} '{label}'", place, alike[0] if len(alike) == 1 else "tiny()", load)
+    path = registry.place(kind, name)
+    matching = [one for one in signatures.classes(path) if one.lower() == label.replace("_", "").lower()]
+    return named(name, f"{registry.kind_of(kind)} '{label}'", path, matching[0] if len(matching) == 1 else "tiny()", load)
 
 
 def lens(name: str) -> Named:

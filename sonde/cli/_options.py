@@ -32,8 +32,8 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def leading(words: Sequence[str], known: Mapping[str, Option], most: int = 1) -> tuple[list[str], list[str]]:
-    """Up to `most` plain words from the front, and the remaining words.
+def leading(words: Sequence[str], known: Mapping[str, Option], max_words: int = 1) -> tuple[list[str], list[str]]:
+    """Up to `max_words` plain words from the front, and the remaining words.
 
     These words decide which options exist, so the search ends at the first unknown option.
     """
@@ -41,7 +41,7 @@ def leading(words: Sequence[str], known: Mapping[str, Option], most: int = 1) ->
     rest: list[str] = []
     start = 0
     for token in _tokens(words, known):
-        if len(plain) == most or (token.typed and token.name is None):
+        if len(plain) == max_words or (token.typed and token.name is None):
             break
         if token.typed:
             rest += words[start : token.stop]
@@ -51,14 +51,14 @@ def leading(words: Sequence[str], known: Mapping[str, Option], most: int = 1) ->
     return plain, rest + list(words[start:])
 
 
-def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
-    """Plain words (at most `most`) and the values of the options that were given."""
+def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, max_words: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """Plain words (at most `max_words`) and the values of the options that were given."""
     plain: list[str] = []
     flags: dict[str, Any] = {}
     for token in _tokens(words, known):
         if not token.typed:
             plain += token.values
-            if len(plain) > most:
+            if len(plain) > max_words:
                 raise BadInput(f"unexpected argument {show(plain[-1])} for {owner}", fix="write options as --name value")
         elif token.name is None:
             raise BadInput(f"{owner} has no option {show(token.typed)}", fix=nearest(token.typed, map(flag, known)))
@@ -110,9 +110,9 @@ def _tokens(words: Sequence[str], known: Mapping[str, Option]) -> Iterator[_Toke
         elif name is None or known[name].type is bool:
             yield _Token(typed, name, [], at, bare=True)
         else:
-            most = len(words) if known[name].many else at + 1
+            end = len(words) if known[name].many else at + 1
             stop = at
-            while stop < min(most, len(words)) and not _is_option(words[stop]):
+            while stop < min(end, len(words)) and not _is_option(words[stop]):
                 stop += 1
             yield _Token(typed, name, list(words[at:stop]), stop)
             at = stop

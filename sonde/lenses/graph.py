@@ -81,20 +81,20 @@ def drawing(graph: Any) -> Reading:
     """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
     edges = layout.visible_edges(graph)
     layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
-    places = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
+    positions = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
     arrows = []
     for user, names in edges.items():
         for name in names:
-            x, y = places[name]
+            x, y = positions[name]
             path = [[x, y + layout.HIGH]]
             for row in range(depth[name] + 1, depth[user]):  # around the boxes of the layers between
-                x, y = places[(name, row)]
+                x, y = positions[(name, row)]
                 path += [[x, y], [x, y + layout.HIGH]]
-            arrows.append([*path, list(places[user])])
+            arrows.append([*path, list(positions[user])])
     ends = layout._outputs(graph, edges)
     values = {
-        "x": [places[name][0] for name in edges],
-        "y": [places[name][1] for name in edges],
+        "x": [positions[name][0] for name in edges],
+        "y": [positions[name][1] for name in edges],
         "words": [layout._labels(graph[name]) for name in edges],
         "kind": ["output" if name in ends else graph[name].op for name in edges],
     }

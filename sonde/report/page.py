@@ -78,11 +78,11 @@ def _results(run: Any, lenses: _Lenses, figures: _Figures) -> list[Html]:
     blocks = [(20, "Metrics", _final(run)), *((25, "Trained model", block) for block in _recipe_results(run))]
     shared = {"Metrics"}
     for lens in registry.names("lenses"):
-        place = registry.constant("lenses", lens, "REPORT")
-        for reading in lenses.read(lens, place.get("examples")) if place else ():
-            heading = place.get("section")
+        declared = registry.constant("lenses", lens, "REPORT")
+        for reading in lenses.read(lens, declared.get("examples")) if declared else ():
+            heading = declared.get("section")
             block = figures.add(_slug(reading.title) if heading else lens, reading, titled=bool(heading))
-            blocks.append((place["position"], heading or reading.title, block))
+            blocks.append((declared["position"], heading or reading.title, block))
             shared |= {heading} - {None}
     blocks.sort(key=lambda block: block[0])
     headings = dict.fromkeys(heading for _, heading, _ in blocks)
@@ -163,7 +163,7 @@ def _recipe_results(run: Any) -> list[Html]:
     texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learned")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
     pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
-    return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs said")] if texts else []) + pictures
+    return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs texts")] if texts else []) + pictures
 
 
 def _uri(data: bytes, kind: str = "svg+xml") -> str:
@@ -462,8 +462,8 @@ tfoot td { border-top:1px solid var(--muted); border-bottom:0; font-weight:600 }
 .pairs thead { display:none }
 .pairs td { white-space:normal; overflow-wrap:anywhere }
 .pairs td:first-child { color:var(--muted); width:42% }
-.said td { white-space:pre-wrap }
-.said td:first-child { width:16% }
+.texts td { white-space:pre-wrap }
+.texts td:first-child { width:16% }
 ul { margin:0; padding-left:18px; color:var(--muted); font-size:13.5px }
 @media (max-width:560px) { main { padding:26px 16px 48px } h1 { font-size:25px } .tiles dd { font-size:20px } }
 @media print {

@@ -84,7 +84,7 @@ def _plane(reading: Plane) -> str:
 
 
 def _text(reading: Text) -> str:
-    """The text itself, each token on a color that tells its number; what the colors mean; and the largest numbers."""
+    """The text with each token on a color for its number, a legend of the colors, and the largest numbers."""
     from rich.console import Console
     from rich.text import Text as Styled
 

@@ -57,10 +57,10 @@ def declares_what_it_is(module: ModuleType) -> None:
         require(name not in RESERVED, f"its option '{name}' is an argument of `Run.look`; rename it")
         require(not option.required, f"its option '{name}' has no default")
         require(bool(option.help), f"its option '{name}' has no line 'name: text' in the docstring of read")
-    place = getattr(module, "REPORT", {"position": 0})
+    report = getattr(module, "REPORT", {"position": 0})
     kinds = {"position": int, "section": str, "examples": int}
-    fits = isinstance(place, dict) and "position" in place and all(isinstance(place[key], kinds.get(key, ())) for key in place)
-    require(fits, f'REPORT must be like {{"position": 30}}, with "section" (text) and "examples" (a number) if you like, not {place!r}')
+    fits = isinstance(report, dict) and "position" in report and all(isinstance(report[key], kinds.get(key, ())) for key in report)
+    require(fits, f'REPORT must be like {{"position": 30}}, optionally with "section" (text) and "examples" (a number), not {report!r}')
 
 
 def state_of(model: Any) -> dict[str, Any]:

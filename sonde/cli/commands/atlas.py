@@ -32,7 +32,7 @@ def run(words: list[str]) -> int:
     from ...atlas import runner
     from ...atlas.index import chapters, select
 
-    names, chosen = parse(words, by_name(options(), "sonde atlas"), "sonde atlas", most=300)
+    names, chosen = parse(words, by_name(options(), "sonde atlas"), "sonde atlas", max_words=300)
     select(names)  # refuse a wrong name before anything runs
     jobs = chosen.get("jobs", 2)
     if chosen.get("check") and "seeds" in chosen:

@@ -42,7 +42,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", most=200)
+    plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", max_words=200)
     values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
         raise BadInput(

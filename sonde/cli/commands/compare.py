@@ -21,7 +21,7 @@ def options() -> list[Option]:
 def run(words: list[str]) -> int:
     from ...runs.layout import ROOT, find
 
-    names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
+    names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", max_words=64)
     if len(names) < 2:
         raise BadInput("sonde compare needs two runs or more", fix="`sonde runs` lists them")
     out = flags.get("out") or ROOT / "compare.html"

@@ -33,7 +33,7 @@ def options() -> list[Option]:
 
 def run(words: list[str]) -> int:
     known = by_name(options(), "sonde data")
-    args, flags = parse(words, known, "sonde data", most=1 << 20)
+    args, flags = parse(words, known, "sonde data", max_words=1 << 20)
     if not args or args[0] != "tokens":
         fix = nearest(args[0], ["tokens"]) if args else f"sonde data {USAGE}"
         raise BadInput(f"sonde data cannot make '{args[0]}'" if args else "sonde data needs something to make", fix=fix)

@@ -77,9 +77,9 @@ def _data() -> list[tuple[str, str]]:
         "cifar10": archives.CIFAR.folders,
     }
     named = "" if os.environ.get("SONDE_DATA") else "; SONDE_DATA=FOLDER adds one in front"
-    places = [f"{folder}{'' if folder.is_dir() else ' (does not exist)'}" for folder in folders]
+    shown = [f"{folder}{'' if folder.is_dir() else ' (does not exist)'}" for folder in folders]
     return [
-        ("data folders", ", ".join(places) + named),
+        ("data folders", ", ".join(shown) + named),
         *((name, str(fetch.find(*files) or "not found; downloaded when needed")) for name, files in sources.items()),
         ("always available", ", ".join(name for name in catalog.names() if name not in sources)),
     ]

@@ -52,7 +52,7 @@ def run(words: list[str]) -> int:
     own = by_name(options(), "sonde explain")
     names, rest = leading(words, own)
     if not names:
-        parse(rest[:1], own, "sonde explain", most=1)  # an unknown option before the name is the likelier mistake
+        parse(rest[:1], own, "sonde explain", max_words=1)  # an unknown option before the name is the likelier mistake
     thing = _find(_names.first_name(names, "sonde explain", "recipes", "models"))
     _, flags = parse(rest, _names.merge_options(own, thing), thing.owner)
     size = flags.pop("input", None)

@@ -41,7 +41,7 @@ def run(words: list[str]) -> int:
     from ...runs.layout import find
 
     known = by_name(options(), "sonde generate")
-    args, flags = parse(words, known, "sonde generate", most=1)
+    args, flags = parse(words, known, "sonde generate", max_words=1)
     if not args:
         raise BadInput("sonde generate needs a run", fix=f"sonde generate {USAGE}")
     values = {name: flags.get(name, option.default) for name, option in known.items()}
@@ -76,18 +76,18 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     tokenizer: Tokenizer = reader.vocabulary
     source: Tokenizer = getattr(reader, "source", tokenizer)
     text, beams = values["prompt"] or "", values["beams"]
-    answers = hasattr(model, "begin")
-    rows = read_prompt(source if answers else tokenizer, text, "--prompt").repeat(1 if beams else values["samples"], 1)
+    encoder_decoder = hasattr(model, "begin")
+    rows = read_prompt(source if encoder_decoder else tokenizer, text, "--prompt").repeat(1 if beams else values["samples"], 1)
     state, shown = None, text
-    if answers:
+    if encoder_decoder:
         rows, state = start_decoding(model, [text] * len(rows), source, tokenizer)
         shown = ""
     ends = tuple(number for name, number in tokenizer.specials.items() if name == "end")
     texts = tuple(one.replace("\\n", "\n") for one in values["stop"])
     stop = Stop(end=ends, texts=texts, tokenizer=tokenizer, barred=no_text(tokenizer))
-    most = max_length(model)
-    _warn_of_length(rows.shape[1], getattr(reader, "length", None), most)
-    new = values["length"] or (LENGTH if most is None else max(min(LENGTH, most - rows.shape[1] + 1), 1))
+    limit = max_length(model)
+    _warn_of_length(rows.shape[1], getattr(reader, "length", None), limit)
+    new = values["length"] or (LENGTH if limit is None else max(min(LENGTH, limit - rows.shape[1] + 1), 1))
     if beams is not None:
         hypotheses = beam(model, rows, new, beams=beams, stop=stop, state=state, weights=values["weights"])
         return [shown + decode_answer(tokenizer, rows[0], best, stop) for best in hypotheses.tokens[0, : values["samples"]]]
@@ -107,8 +107,8 @@ def _texts(model: Any, reader: Any, values: dict[str, Any]) -> list[str]:
     return ["".join(waiting)]
 
 
-def _warn_of_length(tokens: int, context: int | None, most: int | None) -> None:
+def _warn_of_length(tokens: int, context: int | None, limit: int | None) -> None:
     """Warn if a prompt is longer than the training context; one longer than the model supports is an error elsewhere."""
-    if context is not None and context < tokens <= (most or tokens):
+    if context is not None and context < tokens <= (limit or tokens):
         message = f"the prompt has {tokens} tokens and the run was trained on windows of {context}; the output may be poor"
         print(f"warning: {message}", file=sys.stderr)

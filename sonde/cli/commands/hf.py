@@ -26,7 +26,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    args, flags = parse(words, by_name(options(), "sonde hf"), "sonde hf", most=3)
+    args, flags = parse(words, by_name(options(), "sonde hf"), "sonde hf", max_words=3)
     actions = {"load": 2, "save": 3}
     if not args or args[0] not in actions:
         message = f"sonde hf cannot '{args[0][:60]}'" if args else "sonde hf needs an action"

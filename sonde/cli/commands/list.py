@@ -18,7 +18,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    kinds, _ = parse(words, {}, "sonde list", most=1)
+    kinds, _ = parse(words, {}, "sonde list", max_words=1)
     if kinds and kinds[0] not in _catalog.KINDS:
         raise BadInput(f"there is no list of '{kinds[0][:60]}'", fix=nearest(kinds[0], _catalog.KINDS))
     catalog = {kind: _catalog.entries(kind) for kind in kinds or _catalog.KINDS}

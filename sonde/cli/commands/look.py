@@ -29,7 +29,7 @@ def options() -> list[Option]:
 
 
 def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, {}, most=2)
+    names, _ = leading(words, {}, max_words=2)
     return _names.lens(names[1]) if len(names) == 2 else None
 
 
@@ -37,7 +37,7 @@ def run(words: list[str]) -> int:
     from ...runs.layout import find
 
     own = by_name(options(), "sonde look")
-    names, rest = leading(words, own, most=2)
+    names, rest = leading(words, own, max_words=2)
     if not names:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
     lens = _names.lens(names[1]) if len(names) == 2 else None

@@ -32,7 +32,7 @@ def options() -> list[Option]:
 def run(words: list[str]) -> int:
     from ...runs.layout import find
 
-    args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
+    args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", max_words=sys.maxsize)
     if len(args) < 2:
         raise BadInput("sonde predict needs a run and a file", fix=f"write: sonde predict {USAGE}")
     paths, out = [usable(Path(word), "FILE") for word in args[1:]], flags.get("out")

@@ -44,10 +44,10 @@ def described(words: list[str]) -> _names.Named | None:
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde train")
     if any(word.startswith("--resume") for word in words):
-        return _resume(*parse(words, own, "sonde train --resume", most=1))
+        return _resume(*parse(words, own, "sonde train --resume", max_words=1))
     names, rest = leading(words, own)
     if not names:
-        parse(rest[:1], own, "sonde train", most=1)  # an unknown option before the name is the likelier mistake
+        parse(rest[:1], own, "sonde train", max_words=1)  # an unknown option before the name is the likelier mistake
     recipe = _names.recipe(_names.first_name(names, "sonde train", "recipes"))
     _, flags = parse(rest, _names.merge_options(own, recipe), recipe.owner)
     from ...api.training import train
@@ -59,10 +59,10 @@ def _resume(names: list[str], flags: dict) -> int:
     flags.pop("resume")
     if names and "run" in flags:
         raise BadInput("sonde train --resume accepts the run by name or by --run, not both", fix="leave one out")
-    place = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
+    directory = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
     from ...api.training import train
 
-    return _print_summary(train(resume=place, **flags), flags)
+    return _print_summary(train(resume=directory, **flags), flags)
 
 
 def _print_summary(run: Run, flags: dict) -> int:

@@ -23,7 +23,7 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    names, flags = parse(words, by_name(options(), "sonde upgrade"), "sonde upgrade", most=1000)
+    names, flags = parse(words, by_name(options(), "sonde upgrade"), "sonde upgrade", max_words=1000)
     if not names:
         raise BadInput("sonde upgrade needs a file", fix="such as: sonde upgrade mine.py")
     old = 0

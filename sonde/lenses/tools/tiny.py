@@ -32,7 +32,7 @@ class Nll:
 
 
 class _Rows:
-    """A source of examples held in memory."""
+    """A source of examples in memory."""
 
     def __init__(self, batch: Batch) -> None:
         self.batch = batch

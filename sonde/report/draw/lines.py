@@ -65,10 +65,10 @@ def paint(reading: Lines, theme: Theme, sheet: Sheet) -> None:
     ticks(axes.yaxis, "y" in log)
     axes.set_xlabel(short(reading.axes[0] if reading.axes else "", 40))
     axes.set_ylabel(y_name, labelpad=2)
-    for row, (words, place) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
-        axes.axvline(place, color=theme.muted, lw=0.9, ls=":")
-        to_left = axes.transAxes.inverted().transform(axes.transData.transform((place, 1)))[0] > 0.5
-        spot = (place, 1 + (0.06 + 0.15 * row) / (height - 0.5))
+    for row, (words, at) in enumerate(sorted(upright.items(), key=lambda mark: mark[1])):
+        axes.axvline(at, color=theme.muted, lw=0.9, ls=":")
+        to_left = axes.transAxes.inverted().transform(axes.transData.transform((at, 1)))[0] > 0.5
+        spot = (at, 1 + (0.06 + 0.15 * row) / (height - 0.5))
         axes.text(*spot, short(words, 40), size=7.5, ha="right" if to_left else "left", transform=axes.get_xaxis_transform())
     _end_labels(axes, ends)
 
@@ -91,19 +91,19 @@ def _end_labels(axes: Any, ends: list[tuple[float, float, str, str, str]]) -> No
     axes.get_ylim()  # fixes the limits, on which the transform depends
     box = axes.get_window_extent()
     gap = 12.0 / box.height * axes.figure.dpi / 100 * 1.3
-    places = []
+    anchors = []
     for x, y, *style in ends:
         across, up = axes.transAxes.inverted().transform(axes.transData.transform((x, y)))
-        places.append((min(max(up, 0.0), 1.0), across if across < EARLY else 1.0, *style))  # near the edge they are aligned in one column
-    places.sort()
+        anchors.append((min(max(up, 0.0), 1.0), across if across < EARLY else 1.0, *style))  # near the edge they are aligned in one column
+    anchors.sort()
     spots: list[float] = []
-    for height, *_ in places:
+    for height, *_ in anchors:
         spots.append(max(height, spots[-1] + gap) if spots else height)
     excess = max(0.0, spots[-1] - 1.0)
     spots[-1] -= excess
     for i in range(len(spots) - 2, -1, -1):
         spots[i] = min(spots[i], spots[i + 1] - gap)
-    for spot, (_, across, label, color, dash) in zip(spots, places, strict=True):
+    for spot, (_, across, label, color, dash) in zip(spots, anchors, strict=True):
         left = across + 0.015
         if dash:
             wide = DASH * axes.figure.dpi / box.width

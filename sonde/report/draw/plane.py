@@ -118,11 +118,11 @@ def _overlay(axes: Any, theme: Theme, reading: Plane, colors: Mapping[str, int])
     if reading.arrows:
         x, y, dx, dy = zip(*map(floats, reading.arrows), strict=True)
         axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)
-    for name, places in reading.points.items():
-        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+    for name, points in reading.points.items():
+        x, y = zip(*map(floats, points), strict=True) if points else ((), ())
         axes.scatter(x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.color(colors[name]), ec=theme.paper, lw=0.4, zorder=3)
-    for name, places in reading.paths.items():
-        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+    for name, path in reading.paths.items():
+        x, y = zip(*map(floats, path), strict=True) if path else ((), ())
         color, few = theme.color(colors[name]), len(x) <= 40
         axes.plot(x, y, color=color, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)
         axes.plot(x[:1], y[:1], "o", color=color, mfc=theme.paper, ms=4.5, zorder=5)
