@@ -100,7 +100,7 @@ def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
 
 def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable, sonde: Callable) -> None:
     for prompt, warning in (
-        ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on stretches of 16"),
+        ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on windows of 16"),
         ("the cat sat on t", ""),
     ):
         for more in ((), ("--samples", "2"), ("--beams", "2")):
