@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Container, Iterable
 from typing import Any
@@ -78,6 +79,27 @@ IMPORTS = {
 }
 """names that a file may have for other things, and that are old only where the file imports them from here"""
 
+TENSORS = {
+    "ahead": ("forward_mixer", "forward_layers"),
+    "back": ("backward_mixer", "backward_layers"),
+    "clock": ("time_embedding",),
+    "into": ("in_proj",),
+    "keep": ("mask",),
+    "kept": ("alphas_cumprod",),
+    "kinds": ("token_types",),
+    "lookup": ("attention",),
+    "now": ("time_first",),
+    "read": ("C",),
+    "says": ("net",),
+    "select": ("x_proj",),
+    "share": ("time_mix",),
+    "skip": ("D",),
+    "straight": ("shortcut",),
+    "token": ("class_token",),
+    "turn": ("A_imag", "linear"),
+}
+"""modules, parameters and buffers of models: a part of a key in an old checkpoint, and what it may be now"""
+
 GAN = {"forge": "generator", "judge": "discriminator"}
 """terms of a GAN: where a row has both and 'fake', 'valid/judge' is 'valid/discriminator'"""
 
@@ -129,6 +151,14 @@ def event(row: dict[str, Any]) -> dict[str, Any]:
     parts = [name.removesuffix("judge") for name in row if name.endswith("/judge")]
     new = {f"{part}{old}": f"{part}{term}" for part in parts if {f"{part}forge", f"{part}fake"} <= row.keys() for old, term in GAN.items()}
     return {new.get(name, name): value for name, value in row.items()} if new else row
+
+
+def tensor(name: str, known: Container[str]) -> str:
+    """The present name of a tensor in a checkpoint, where `known` has the names of the model's tensors; else `name` as it is."""
+    if name in known:
+        return name
+    choices = itertools.product(*((part, *TENSORS.get(part, ())) for part in name.split(".")))
+    return next((new for choice in choices if (new := ".".join(choice)) in known), name)
 
 
 def reading(body: dict[str, Any], fields: Container[str]) -> dict[str, Any]:

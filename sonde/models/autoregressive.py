@@ -37,7 +37,7 @@ class Autoregressive(nn.Module):
     def __init__(self, size: Count = 2, parts: Count = 8, width: Count = 64, depth: Count = 2) -> None:
         super().__init__()
         self.shape, self.parts = (size,), parts
-        self.says = MLP((2 * size, *(width,) * depth, 3 * parts), "silu")
+        self.net = MLP((2 * size, *(width,) * depth, 3 * parts), "silu")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.log_prob(x)
@@ -56,7 +56,7 @@ class Autoregressive(nn.Module):
             size, size, device=x.device, dtype=x.dtype
         ).tril(-1)
         place = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
-        output = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
+        output = self.net(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
         weights, means, log_scales = output.chunk(3, -1)
         return weights.log_softmax(-1), means, log_scales
 

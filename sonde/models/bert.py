@@ -57,7 +57,7 @@ class Bert(nn.Module):
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, (style := style_of(style))
-        self.embedding, self.kinds = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
+        self.embedding, self.token_types = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
         self.positions, self.norm, self.dropout = Positions("learned", width, places), style.make_norm(width), nn.Dropout(dropout)
         mixers = [mixer_of(mixer, width, causal=False, positions="none", bias=True) for _ in range(depth)]
         self.stack = Stack.of(mixers, ffn, style, dropout)
@@ -66,7 +66,7 @@ class Bert(nn.Module):
         self.token_bias = nn.Parameter(torch.zeros(vocabulary))
         self.pair_head = nn.Linear(width, 2)
         begin_small(self.stack)
-        for part in (self.embedding, self.kinds, self.pooler, self.token_map, self.pair_head):
+        for part in (self.embedding, self.token_types, self.pooler, self.token_map, self.pair_head):
             nn.init.normal_(part.weight, std=0.02)
 
     def forward(self, tokens: Tensor, kinds: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
@@ -86,7 +86,7 @@ class Bert(nn.Module):
 
     def through(self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None) -> tuple[Tensor, State]:
         """The same from vectors (B, T, D) in the place of tokens."""
-        x = x + (self.kinds.weight[0] if kinds is None else embed(self.kinds, kinds))
+        x = x + (self.token_types.weight[0] if kinds is None else embed(self.token_types, kinds))
         x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
         return self.stack(self.dropout(self.norm(x)), spans=spans)
 

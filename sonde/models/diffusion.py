@@ -32,7 +32,7 @@ NoiseSchedule = Literal["cosine", "linear"]
 
 
 @checked
-def signal_share(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
+def alphas_cumprod(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
     """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
 
     cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
@@ -63,7 +63,7 @@ class Diffusion(nn.Module):
         unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
     """
 
-    kept: Tensor
+    alphas_cumprod: Tensor
 
     @checked
     def __init__(
@@ -81,17 +81,17 @@ class Diffusion(nn.Module):
         self.denoiser, self.shape, self.steps, self.unit = denoiser, tuple(shape), steps, unit
         self.middle = 0.0 if span is None else (span[0] + span[1]) / 2
         self.reach = math.inf if span is None else (span[1] - span[0]) / 2 / unit
-        self.register_buffer("kept", signal_share(steps, schedule).float())
+        self.register_buffer("alphas_cumprod", alphas_cumprod(steps, schedule).float())
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
         """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
         at = torch.ones(len(x), dtype=torch.long, device=x.device) if time is None else time
-        a = self._kept_share(at, check_shape(x, self.shape, "Diffusion"))
+        a = self._alpha_bar(at, check_shape(x, self.shape, "Diffusion"))
         return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
     def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
         """Data x (B, *shape) after `time` (B,) steps, with this noise."""
-        a = self._kept_share(time, x)
+        a = self._alpha_bar(time, x)
         return a.sqrt() * ((check_shape(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
 
     @torch.no_grad()
@@ -117,7 +117,7 @@ class Diffusion(nn.Module):
     def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
         """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
         epsilon = self(x, torch.full((len(x),), now, device=x.device))
-        a, b = self.kept[now], self.kept[then]
+        a, b = self.alphas_cumprod[now], self.alphas_cumprod[then]
         # Where little of the data is left, a network that is a little wrong asks for values that no data have.
         clean = ((x - (1 - a).sqrt() * epsilon) / a.sqrt()).clamp(-self.reach, self.reach)
         epsilon = (x - a.sqrt() * clean) / (1 - a).sqrt()
@@ -125,8 +125,8 @@ class Diffusion(nn.Module):
         x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * epsilon
         return x if fresh is None else x + variance.sqrt() * fresh
 
-    def _kept_share(self, time: Tensor, x: Tensor) -> Tensor:
-        return self.kept[time].view(-1, *(1,) * (x.ndim - 1))
+    def _alpha_bar(self, time: Tensor, x: Tensor) -> Tensor:
+        return self.alphas_cumprod[time].view(-1, *(1,) * (x.ndim - 1))
 
 
 @final
@@ -136,10 +136,10 @@ class PointDenoiser(nn.Module):
     def __init__(self, size: int, width: int, depth: int) -> None:
         super().__init__()
         self.waves = width
-        self.says = MLP((size + width, *(width,) * depth, size), "silu")
+        self.net = MLP((size + width, *(width,) * depth, size), "silu")
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        return self.says(torch.cat([x, sinusoidal(time, self.waves).to(x.dtype)], 1))
+        return self.net(torch.cat([x, sinusoidal(time, self.waves).to(x.dtype)], 1))
 
 
 @final
@@ -149,7 +149,7 @@ class ImageDenoiser(nn.Module):
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.width = width
-        self.clock = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
+        self.time_embedding = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
         self.first = nn.Conv2d(channels, width, 3, padding=1)
         self.down1, self.down2 = TimedResidual(width, width, 4 * width), TimedResidual(width, 2 * width, 4 * width)
         self.middle = TimedResidual(2 * width, 2 * width, 4 * width)
@@ -157,7 +157,7 @@ class ImageDenoiser(nn.Module):
         self.last = nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, channels, 3, padding=1))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        clock = self.clock(sinusoidal(time, self.width).to(x.dtype))
+        clock = self.time_embedding(sinusoidal(time, self.width).to(x.dtype))
         whole = self.down1(self.first(x), clock)
         half = self.down2(nn.functional.avg_pool2d(whole, 2), clock)
         quarter = self.middle(nn.functional.avg_pool2d(half, 2), clock)
@@ -174,10 +174,10 @@ class TimedResidual(nn.Module):
         self.before = nn.Sequential(nn.GroupNorm(1, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
         self.time = nn.Linear(clock, outputs)
         self.after = nn.Sequential(nn.GroupNorm(1, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
-        self.straight = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.shortcut = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
     def forward(self, x: Tensor, clock: Tensor) -> Tensor:
-        return self.straight(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
+        return self.shortcut(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
 
 
 def _double(x: Tensor) -> Tensor:

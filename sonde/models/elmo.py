@@ -43,9 +43,9 @@ class Elmo(nn.Module):
         super().__init__()
         self.width, self.vocabulary = width, vocabulary
         self.embedding = nn.Embedding(vocabulary, width)
-        self.ahead, self.back = (nn.ModuleList(mixer_of(mixer, width) for _ in range(depth)) for _ in range(2))
+        self.forward_layers, self.backward_layers = (nn.ModuleList(mixer_of(mixer, width) for _ in range(depth)) for _ in range(2))
         self.head = nn.Linear(width, vocabulary)
-        refuse_ahead(all(layer.causal for layer in self.ahead), mixer, "Elmo")
+        refuse_ahead(all(layer.causal for layer in self.forward_layers), mixer, "Elmo")
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> logits (B, 2, T, vocabulary): of the token after each place, and of the one before it."""
@@ -55,8 +55,8 @@ class Elmo(nn.Module):
     def layers(self, tokens: Tensor, *, spans: Spans | None = None) -> Tensor:
         """What each layer says of each token: (J, B, T, 2 D), the embedding first."""
         x = embed(self.embedding, tokens)
-        ahead = _outputs(self.ahead, x, spans)
-        back = [reverse(y, spans) for y in _outputs(self.back, reverse(x, spans), spans)]
+        ahead = _outputs(self.forward_layers, x, spans)
+        back = [reverse(y, spans) for y in _outputs(self.backward_layers, reverse(x, spans), spans)]
         return torch.stack([torch.cat(both, -1) for both in zip(ahead, back, strict=True)])
 
 
@@ -86,7 +86,7 @@ class ElmoFeatures(nn.Module):
     def __init__(self, elmo: Elmo) -> None:
         super().__init__()
         self.elmo, self.width = elmo.requires_grad_(False), 2 * elmo.width
-        self.mix = LayerMix(len(elmo.ahead) + 1)
+        self.mix = LayerMix(len(elmo.forward_layers) + 1)
 
     def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """tokens (B, T) -> (B, T, 2 D); it reads whole sequences, so there is no state to go on from."""

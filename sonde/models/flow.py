@@ -42,14 +42,14 @@ STEEP = 2.0
 class Coupling(nn.Module):
     """One step: the numbers where `keep` is true say how the others are scaled and moved."""
 
-    keep: Tensor
+    mask: Tensor
 
     def __init__(self, keep: Tensor, width: int, depth: int) -> None:
         super().__init__()
         size = len(keep)
-        self.register_buffer("keep", keep)
-        self.says = MLP((size, *(width,) * depth, 2 * size), "relu")
-        for weight in self.says.layers[-1].parameters():
+        self.register_buffer("mask", keep)
+        self.net = MLP((size, *(width,) * depth, 2 * size), "relu")
+        for weight in self.net.layers[-1].parameters():
             nn.init.zeros_(weight)  # a flow begins as the identity
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,8 +63,8 @@ class Coupling(nn.Module):
 
     def _scale_and_shift(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of every number; 0 and 0 for those that are kept."""
-        s, t = self.says(x * self.keep).chunk(2, 1)
-        return STEEP * torch.tanh(s / STEEP) * ~self.keep, t * ~self.keep
+        s, t = self.net(x * self.mask).chunk(2, 1)
+        return STEEP * torch.tanh(s / STEEP) * ~self.mask, t * ~self.mask
 
 
 @final

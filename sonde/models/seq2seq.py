@@ -33,7 +33,7 @@ Scoring = Literal["dot", "general", "additive"]
 
 
 @final
-class Lookup(nn.Module):
+class SourceAttention(nn.Module):
     """Reads encoder states (B, S, D) with queries (B, T, D): their mean, weighted by a softmax of scores.
 
     The part of a score that depends on the source alone is computed once, by `keys`.
@@ -104,9 +104,9 @@ class Seq2Seq(nn.Module):
         self.bridge = nn.Linear(self.encoder.reach, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
         self.decoder = writer(mixer, width, depth, "Seq2Seq", dropout)
-        self.lookup = None if attention == "none" else Lookup(width, attention)
+        self.attention = None if attention == "none" else SourceAttention(width, attention)
         self.feed = nn.Linear(width, width, bias=False) if feeding else None
-        self.join = None if self.lookup is None else nn.Linear(2 * width, width)
+        self.join = None if self.attention is None else nn.Linear(2 * width, width)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -128,9 +128,9 @@ class Seq2Seq(nn.Module):
         y, _ = self.encoder(x, spans=spans_of(lengths, source.shape[1]))
         summary = self.bridge(pool(y, lengths, "last", self.bidirectional))
         state = {"summary": self.condition(summary)}
-        if self.lookup is not None:
+        if self.attention is not None:
             memory, whole = self.bridge(y), torch.full((len(source),), source.shape[1], device=source.device)
-            state |= {"memory": memory, "keys": self.lookup.keys(memory), "lengths": whole if lengths is None else lengths}
+            state |= {"memory": memory, "keys": self.attention.keys(memory), "lengths": whole if lengths is None else lengths}
         if self.feed is not None:
             state["query"] = summary
         return state
@@ -149,19 +149,19 @@ class Seq2Seq(nn.Module):
         if self.feed is not None:
             return self._input_feeding(x, about, own, spans)
         h, own = self.decoder(x, own, spans=spans)
-        if self.lookup is None:
+        if self.attention is None:
             return self._logits(h), None, about | prefix_state("decoder", own)
-        context, weights = self.lookup(h, about["keys"], about["memory"], about["lengths"])
+        context, weights = self.attention(h, about["keys"], about["memory"], about["lengths"])
         return self._logits(h, context), weights, about | prefix_state("decoder", own)
 
     def _input_feeding(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
         """Place after place: look at the source with the last state, then take a step that knows what was found."""
-        assert self.feed is not None and self.lookup is not None
+        assert self.feed is not None and self.attention is not None
         if spans is not None:
             raise BadInput("prompts of different lengths cannot be fed place by place", where="Seq2Seq", fix="give them one by one")
         query, seen = about["query"].unsqueeze(1), []
         for token in x.split(1, 1):
-            context, weights = self.lookup(query, about["keys"], about["memory"], about["lengths"])
+            context, weights = self.attention(query, about["keys"], about["memory"], about["lengths"])
             query, own = self.decoder(token + self.feed(context), own)
             seen.append((query, context, weights))
         h, context, weights = (torch.cat(part, 1) for part in zip(*seen))

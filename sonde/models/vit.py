@@ -86,7 +86,7 @@ class ViT(nn.Module):
         self.image, self.patch, self.channels, self.width, self.pool = (image[0], image[1]), patch, channels, width, pool
         self.style = style_of(style)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
         # Patches become numbers near 1; beside those, places that begin much smaller are seen late, above all by small models.
         self.positions = Positions(positions, width, self.tokens, std=0.3)
         self.dropout = nn.Dropout(dropout)
@@ -115,13 +115,13 @@ class ViT(nn.Module):
         """x (B, C, H, W) -> tokens with their places, which the encoder reads."""
         self._check(x)
         tokens = self.patches(x).flatten(2).mT
-        if self.token is not None:
-            tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1)
+        if self.class_token is not None:
+            tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], 1)
         return self.dropout(self.positions(tokens)[0])
 
     def pooled(self, features: Tensor) -> Tensor:
         """(B, N, D) -> (B, D)."""
-        return features.mean(1) if self.token is None else features[:, 0]
+        return features.mean(1) if self.class_token is None else features[:, 0]
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:

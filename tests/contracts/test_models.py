@@ -23,7 +23,7 @@ from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
 from sonde.models.ngram import Ngram
 from sonde.models.nnlm import FeedForwardLM
-from sonde.models.seq2seq import Lookup, Seq2Seq
+from sonde.models.seq2seq import Seq2Seq, SourceAttention
 from sonde.models.topologies import Seq2Vec, Tagger, Vec2Seq, Vec2Vec
 from sonde.nn.block import STYLES
 from sonde.nn.spans import Spans
@@ -62,7 +62,7 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     **{f"ngram {smoothing}": lambda smoothing=smoothing: Ngram(TEXT, V, 3, smoothing) for smoothing in ("add", "backoff", "kneser-ney")},
     "elmo": lambda: Elmo(V, 6),
 }
-ELSEWHERE = {Lookup, elmo.LayerMix, ElmoFeatures, Vec2Vec}
+ELSEWHERE = {SourceAttention, elmo.LayerMix, ElmoFeatures, Vec2Vec}
 """parts of models, and what reads no sequence"""
 SEES_ALL = {Bert, Elmo, Seq2Vec}
 """what has no output that a later token does not reach"""

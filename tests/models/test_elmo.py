@@ -48,7 +48,7 @@ def test_padding_changes_nothing():
 @torch.no_grad()
 def test_a_torch_lstm_of_the_same_weights_agrees():
     one, x, theirs = model(depth=1), torch.randint(9, (2, 6)), nn.LSTM(8, 8, bidirectional=True, batch_first=True).double()
-    for layer, end in ((one.ahead[0], ""), (one.back[0], "_reverse")):
+    for layer, end in ((one.forward_layers[0], ""), (one.backward_layers[0], "_reverse")):
         getattr(theirs, f"weight_ih_l0{end}").copy_(layer.x.weight)
         getattr(theirs, f"weight_hh_l0{end}").copy_(layer.h.weight)
         getattr(theirs, f"bias_ih_l0{end}").copy_(layer.x.bias)

@@ -52,7 +52,7 @@ def test_a_fresh_flow_is_the_identity_and_its_density_standard_normal():
 
 
 def test_any_two_numbers_are_parted_by_some_step():
-    keep = torch.stack([step.keep for step in Flow((1, 3, 5), 8, 4).steps])
+    keep = torch.stack([step.mask for step in Flow((1, 3, 5), 8, 4).steps])
     assert keep.shape == (8, 15) and torch.equal(keep[::2], ~keep[1::2])
     assert all((keep[:, i] != keep[:, j]).any() for i in range(15) for j in range(i))
 
@@ -62,7 +62,7 @@ def test_by_default_all_numbers_are_parted_both_ways_and_each_reaches_each(shape
     size = math.prod(shape)
     model = shaken(Flow(shape, width=9, depth=1))
     assert len(model.steps) == max(6, 2 * math.ceil(math.log2(size)))
-    keep = torch.stack([step.keep for step in model.steps])
+    keep = torch.stack([step.mask for step in model.steps])
     influence = torch.stack([kept[:, None] & ~kept[None, :] for kept in keep]).any(0)  # number i says how j moves
     assert influence.sum() == size * (size - 1)
     x = torch.randn(shape, dtype=torch.float64)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sonde.core.errors import BadInput
 from sonde.generate import Stop, beam, generate, score
-from sonde.models.seq2seq import Lookup, Seq2Seq
+from sonde.models.seq2seq import Seq2Seq, SourceAttention
 
 V, W, D, S, T, B = 11, 13, 8, 7, 5, 4
 LENGTHS = torch.tensor([7, 3, 1, 5])
@@ -29,13 +29,13 @@ def pair() -> tuple[Tensor, Tensor]:
 def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (T, W) and weights (T, S) of one pair, a scalar score at a time; only the mixers themselves are asked."""
     vectors = model.source_embedding.weight[source].unsqueeze(0)
-    forward = model.encoder.layers[0].ahead(vectors)[0][0]
-    backward = model.encoder.layers[0].back(vectors.flip(1))[0][0].flip(0)
+    forward = model.encoder.layers[0].forward_mixer(vectors)[0][0]
+    backward = model.encoder.layers[0].backward_mixer(vectors.flip(1))[0][0].flip(0)
     bridge = model.bridge
     states = [bridge.weight @ torch.cat([f, b]) + bridge.bias for f, b in zip(forward, backward)]
     summary = bridge.weight @ torch.cat([forward[-1], backward[0]]) + bridge.bias
     conditioning = model.condition.weight @ summary + model.condition.bias
-    lookup = model.lookup
+    lookup = model.attention
 
     def look(h: Tensor) -> tuple[Tensor, Tensor]:
         if lookup.scoring == "dot":
@@ -133,7 +133,7 @@ def test_it_generates(attention: str, feeding: bool) -> None:
 
 def test_additive_scores_are_of_the_query_and_the_key() -> None:
     """Two places, one number: v tanh(w h + u s + c) by hand, (2, 1) -> softmax."""
-    lookup = Lookup(1, "additive")
+    lookup = SourceAttention(1, "additive")
     with torch.no_grad():
         lookup.key.weight.fill_(0.5)
         lookup.query.weight.fill_(2.0)

@@ -120,7 +120,7 @@ def test_a_sequence_needs_its_vector() -> None:
 def test_with_shared_weights_reversing_the_input_swaps_the_halves(mixer: str, pool: str) -> None:
     model = Seq2Vec(6, OUT, width=8, mixer=mixer, bidirectional=True, pool=pool).double()
     (both,) = model.trunk.layers
-    both.back.load_state_dict(both.ahead.state_dict())
+    both.backward_mixer.load_state_dict(both.forward_mixer.state_dict())
     x = torch.randint(6, (B, T))
     one, other = model.features(x), model.features(x.flip(1))
     assert one.shape == (B, 16)
@@ -144,7 +144,7 @@ def test_a_bidirectional_lstm_is_torchs() -> None:
     model = Seq2Vec(F_IN, OUT, "numbers", 8, mixer="lstm", bidirectional=True)
     (both,) = model.trunk.layers
     torchs = nn.LSTM(8, 8, batch_first=True, bidirectional=True)
-    for way, suffix in ((both.ahead, "l0"), (both.back, "l0_reverse")):
+    for way, suffix in ((both.forward_mixer, "l0"), (both.backward_mixer, "l0_reverse")):
         with torch.no_grad():
             getattr(torchs, f"weight_ih_{suffix}").copy_(way.x.weight)
             getattr(torchs, f"weight_hh_{suffix}").copy_(way.h.weight)

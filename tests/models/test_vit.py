@@ -61,7 +61,7 @@ def test_equals_a_linear_map_of_patches_and_torchs_encoder(pool, positions):
     model, x = make(pool=pool, positions=positions), images(5, 2, 12, 8)
     tokens = F.linear(patchify(x, 4), model.patches.weight.flatten(1), model.patches.bias)
     if pool == "token":
-        tokens = torch.cat([model.token.expand(5, 1, 24), tokens], 1)
+        tokens = torch.cat([model.class_token.expand(5, 1, 24), tokens], 1)
     if positions == "learned":
         tokens = tokens + model.positions.weight
     else:
@@ -169,7 +169,7 @@ def test_transformers_loads_and_saves_the_same_model(name, stored, tmp_path):
     embeddings, norm = theirs.vit.embeddings, theirs.vit.layernorm
     for own, other in (
         (ours.patches.weight.grad, embeddings.patch_embeddings.projection.weight.grad),
-        (ours.token.grad, embeddings.cls_token.grad),
+        (ours.class_token.grad, embeddings.cls_token.grad),
         (ours.positions.weight.grad, embeddings.position_embeddings.grad.squeeze(0)),
         (ours.stack.norm.bias.grad, norm.bias.grad),
     ):

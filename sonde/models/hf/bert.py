@@ -81,7 +81,7 @@ def describe(model: Bert) -> dict[str, Any]:
         "num_attention_heads": mixer.heads,
         "intermediate_size": hidden(model.stack),
         "max_position_embeddings": model.positions.places,
-        "type_vocab_size": model.kinds.num_embeddings,
+        "type_vocab_size": model.token_types.num_embeddings,
         "hidden_act": their_name(ACTIVATIONS, style.activation),
         "layer_norm_eps": style.eps,
         "hidden_dropout_prob": model.dropout.p,
@@ -93,7 +93,7 @@ def describe(model: Bert) -> dict[str, Any]:
 def table(model: Bert) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
-    tables = {"embedding": "word", "positions": "position", "kinds": "token_type"}
+    tables = {"embedding": "word", "positions": "position", "token_types": "token_type"}
     rows = [TensorRow(f"{ours}.weight", (f"bert.embeddings.{theirs}_embeddings.weight",)) for ours, theirs in tables.items()]
     for ours, theirs in ENDS.items():
         rows += pair(ours, theirs, bias=True)

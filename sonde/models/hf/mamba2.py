@@ -18,8 +18,8 @@ SILENT = ()
 ENDLESS = 1e30
 """a longest time step from here on is none"""
 
-MIXER = {"step_bias": "dt_bias", "log_rate": "A_log", "skip": "D", "conv.bias": "conv1d.bias"}
-LINEAR = {"into": "in_proj", "norm": "norm", "out": "out_proj"}
+MIXER = {"step_bias": "dt_bias", "log_rate": "A_log", "D": "D", "conv.bias": "conv1d.bias"}
+LINEAR = {"in_proj": "in_proj", "norm": "norm", "out": "out_proj"}
 
 
 def owns(model: nn.Module) -> bool:

@@ -112,7 +112,7 @@ def table(model: ViT) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
     rows = [
-        TensorRow("token", ("vit.embeddings.cls_token",)),
+        TensorRow("class_token", ("vit.embeddings.cls_token",)),
         TensorRow("positions.weight", ("vit.embeddings.position_embeddings",), form="alone"),
     ]
     for ours, theirs in ENDS.items():

@@ -46,7 +46,7 @@ class RWKV6(Recurrent):
         bonus: what the weight of the present token multiplies; the published model weighs its keys
     """
 
-    no_decay = ("share", "now")
+    no_decay = ("time_mix", "time_first")
 
     @checked
     def __init__(
@@ -56,14 +56,14 @@ class RWKV6(Recurrent):
         self.width, self.heads, self.bonus = width, heads, bonus
         place = torch.arange(width) / width
         # Shares of the token before, for the bottleneck and for w, k, v, r, g: as in the first layer of the published model
-        self.share = nn.Parameter(torch.stack([1 - place] * 4 + [1 - place.sqrt()] * 2))
+        self.time_mix = nn.Parameter(torch.stack([1 - place] * 4 + [1 - place.sqrt()] * 2))
         self.blend_in = nn.Parameter(torch.zeros(width, 5 * rank))
         self.blend_out = nn.Parameter(torch.empty(5, rank, width).uniform_(-0.01, 0.01))
         along = torch.arange(width) / max(width - 1, 1)
         self.decay = nn.Parameter(-6 + 5 * along**0.7)
         self.decay_in = nn.Parameter(torch.zeros(width, decay_rank))
         self.decay_out = nn.Parameter(torch.empty(decay_rank, width).uniform_(-0.01, 0.01))
-        self.now = nn.Parameter(0.1 * ((torch.arange(width) + 1) % 3 - 1.0).view(heads, divides(width, heads, "RWKV6")))
+        self.time_first = nn.Parameter(0.1 * ((torch.arange(width) + 1) % 3 - 1.0).view(heads, divides(width, heads, "RWKV6")))
         self.k, self.v, self.r, self.gate = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = nn.Linear(width, width, bias=False)
@@ -72,12 +72,12 @@ class RWKV6(Recurrent):
         last = torch.zeros_like(x[:, :1]) if state is None else state["last"].to(x.dtype)
         whole = torch.cat([last, x], 1)
         back = whole[:, :-1] - x  # from this token to the one before
-        low = torch.tanh((x + back * self.share[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
-        shares = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.share[1:, None, None]
+        low = torch.tanh((x + back * self.time_mix[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
+        shares = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.time_mix[1:, None, None]
         w, k, v, r, g = (x + back * share for share in shares)
         log_a = -full(full(self.decay) + torch.tanh(w @ self.decay_in) @ self.decay_out).exp()
         q, k, v, log_a = (split(part, self.heads) for part in (self.r(r), self.k(k), self.v(v), log_a))
-        o, after = self.recur(rule(q, k, v, log_a, self.now, self.bonus), state, lengths)
+        o, after = self.recur(rule(q, k, v, log_a, self.time_first, self.bonus), state, lengths)
         o = self.norm(merge(o).flatten(0, 1)).view_as(x)
         return self.out(o * F.silu(self.gate(g))), {**after, "last": tail_of(whole, 1, lengths)}
 

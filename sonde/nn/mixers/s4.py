@@ -44,7 +44,7 @@ class S4(Recurrent):
         kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """
 
-    no_decay = ("log_step", "log_rate", "turn", "skip")
+    no_decay = ("log_step", "log_rate", "A_imag", "D")
 
     @checked
     def __init__(
@@ -58,21 +58,21 @@ class S4(Recurrent):
         self.log_step = nn.Parameter(step_sizes(width).log().unsqueeze(0))
         if kind == "complex":
             self.log_rate = nn.Parameter(torch.full((1, n, width), math.log(0.5)))
-            self.turn = nn.Parameter(math.pi * torch.arange(float(n)).view(1, n, 1).repeat(1, 1, width))
+            self.A_imag = nn.Parameter(math.pi * torch.arange(float(n)).view(1, n, 1).repeat(1, 1, width))
             # Real and imaginary part as two numbers: a complex parameter would not survive a change of precision.
-            self.read = nn.Parameter(torch.randn(1, n, width, 2) * 0.5**0.5)
+            self.C = nn.Parameter(torch.randn(1, n, width, 2) * 0.5**0.5)
         else:
             self.log_rate = nn.Parameter(torch.arange(1.0, n + 1).log().view(1, n, 1).repeat(1, 1, width))
-            self.read = nn.Parameter(torch.randn(1, n, width))
-        self.skip = nn.Parameter(torch.randn(1, width))
+            self.C = nn.Parameter(torch.randn(1, n, width))
+        self.D = nn.Parameter(torch.randn(1, width))
         self.out = nn.Linear(width, 2 * width)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        a, rate, C = full(self.log_step).exp(), full(self.log_rate).exp(), full(self.read)
+        a, rate, C = full(self.log_step).exp(), full(self.log_rate).exp(), full(self.C)
         if self.kind == "complex":
-            rate, C = torch.complex(rate, -full(self.turn)), torch.complex(*C.unbind(-1))
+            rate, C = torch.complex(rate, -full(self.A_imag)), torch.complex(*C.unbind(-1))
         B = -torch.expm1(-a.unsqueeze(1) * rate) / rate  # the input is held between two steps
-        o, after = self.recur(rule(x.unsqueeze(1), a, rate, B, C, self.skip), state, lengths)
+        o, after = self.recur(rule(x.unsqueeze(1), a, rate, B, C, self.D), state, lengths)
         return F.glu(self.out(F.gelu(o.squeeze(1)))), after
 
 

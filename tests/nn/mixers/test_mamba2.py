@@ -63,7 +63,7 @@ def test_constant_gamma_is_retention() -> None:
 
 def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer of `tiny` for one sequence (T, D): 4 heads of 5 values, 2 groups of 3 states."""
-    z, vkq, step = (x @ w["into.weight"].T).split([20, 32, 4], -1)
+    z, vkq, step = (x @ w["in_proj.weight"].T).split([20, 32, 4], -1)
     T = len(x)
     padded = torch.cat([vkq.new_zeros(3, 32), vkq])
     vkq = F.silu(torch.stack([(padded[t : t + 4] * w["conv.weight"]).sum(0) for t in range(T)]) + w["conv.bias"])
@@ -73,7 +73,7 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     for h in range(4):
         own, group = slice(5 * h, 5 * h + 5), slice(3 * (h // 2), 3 * (h // 2) + 3)
         out = loop(q[:, group], k[:, group], a[:, h, None] * v[:, own], -a[:, h] * w["log_rate"][h].exp())
-        heads.append(out + w["skip"][h] * v[:, own])
+        heads.append(out + w["D"][h] * v[:, own])
     o = torch.cat(heads, -1) * z * torch.sigmoid(z)
     return (o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w["norm.weight"]) @ w["out.weight"].T
 
@@ -115,12 +115,12 @@ def pair(**limits):
     p = dict(theirs.named_parameters())
     ours.load_state_dict(
         {
-            "into.weight": p["in_proj.weight"],
+            "in_proj.weight": p["in_proj.weight"],
             "conv.weight": p["conv1d.weight"][:, 0].T,
             "conv.bias": p["conv1d.bias"],
             "step_bias": p["dt_bias"],
             "log_rate": p["A_log"],
-            "skip": p["D"],
+            "D": p["D"],
             "norm.weight": p["norm.weight"],
             "out.weight": p["out_proj.weight"],
         }

@@ -75,14 +75,14 @@ def written_out(bonus: str):
         before, outs, S = torch.zeros(12, dtype=x.dtype), [], [torch.zeros(4, 4, dtype=x.dtype) for _ in range(3)]
         for now in x:
             step = before - now
-            low = torch.tanh((now + step * w["share"][0]) @ w["blend_in"]).view(5, -1)
-            blends = [now + step * (w["share"][i + 1] + low[i] @ w["blend_out"][i]) for i in range(5)]
+            low = torch.tanh((now + step * w["time_mix"][0]) @ w["blend_in"]).view(5, -1)
+            blends = [now + step * (w["time_mix"][i + 1] + low[i] @ w["blend_out"][i]) for i in range(5)]
             a = torch.exp(-torch.exp(w["decay"] + torch.tanh(blends[0] @ w["decay_in"]) @ w["decay_out"]))
             k, v, r, g = (w[f"{name}.weight"] @ blend for name, blend in zip(("k", "v", "r", "gate"), blends[1:]))
             heads = []
             for h in range(3):
                 own = slice(4 * h, 4 * h + 4)
-                d = w["now"][h]
+                d = w["time_first"][h]
                 write = torch.outer(k[own], v[own])
                 o = r[own] @ (S[h] + (d[:, None] * write if bonus == "key" else write * d[None, :]))
                 S[h] = a[own, None] * S[h] + write
@@ -104,10 +104,10 @@ def test_layer_is_what_is_written_out(L: int, bonus: str) -> None:
 
 def test_starts_as_published() -> None:
     layer = RWKV6(width=8, heads=2)
-    decay, share = layer.decay.detach(), layer.share.detach()
+    decay, share = layer.decay.detach(), layer.time_mix.detach()
     assert float(decay[0]) == -6 and float(decay[-1]) == pytest.approx(-1)
     assert torch.equal(share[:, 0], torch.ones(6)) and float(share[5, 2]) == pytest.approx(0.5) and float(share[1, 2]) == 0.75
-    assert torch.allclose(layer.now.detach().flatten()[:4], torch.tensor([0.0, 0.1, -0.1, 0.0]))
+    assert torch.allclose(layer.time_first.detach().flatten()[:4], torch.tensor([0.0, 0.1, -0.1, 0.0]))
     assert not layer.blend_in.any() and not layer.decay_in.any()
 
 

@@ -73,12 +73,12 @@ def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
 
 def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer for one sequence (T, D), with the state matrix A itself: Re A < 0, B held between two steps."""
-    dt, C = w["log_step"][0].exp(), w["read"][0]
+    dt, C = w["log_step"][0].exp(), w["C"][0]
     A = -w["log_rate"][0].exp()
-    if "turn" in w:
-        A, C = torch.complex(A, w["turn"][0]), torch.complex(C[..., 0], C[..., 1])
+    if "A_imag" in w:
+        A, C = torch.complex(A, w["A_imag"][0]), torch.complex(C[..., 0], C[..., 1])
     B = (torch.exp(dt * A) - 1) / A
-    o = loop(x, dt, -A, B, C, w["skip"][0])
+    o = loop(x, dt, -A, B, C, w["D"][0])
     o = o * (1 + torch.erf(o / math.sqrt(2))) / 2
     left, right = (o @ w["out.weight"].T + w["out.bias"]).chunk(2, -1)
     return left * torch.sigmoid(right)
@@ -94,7 +94,7 @@ def test_layer_is_what_is_written_out(L: int, kind: str) -> None:
 def test_starts_as_published() -> None:
     layer = S4(width=16, states=8)
     assert torch.allclose(layer.log_rate.exp(), torch.tensor(0.5))
-    assert torch.allclose(layer.turn[0, :, 7], math.pi * torch.arange(4.0))
+    assert torch.allclose(layer.A_imag[0, :, 7], math.pi * torch.arange(4.0))
     dt = layer.log_step.exp().detach()
     assert float(dt.min()) >= 1e-3 - 1e-6 and float(dt.max()) <= 0.1 + 1e-6
     assert torch.allclose(S4(width=3, states=4, kind="real").log_rate.exp()[0, :, 1], torch.arange(1.0, 5.0))
@@ -107,8 +107,8 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
         with torch.no_grad():
             layer.log_rate.fill_(math.log(2.0))
             layer.log_step.fill_(math.log(1.5 / steps))
-            layer.read.fill_(1.0)
-            layer.skip.zero_()
+            layer.C.fill_(1.0)
+            layer.D.zero_()
             layer.out.weight.copy_(torch.tensor([[1.0], [0.0]]))
             layer.out.bias.zero_()
         with torch.no_grad():
