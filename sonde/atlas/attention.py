@@ -359,7 +359,7 @@ def att_12(exhibit: Exhibit) -> str:
     exhibit.expect("side by side: width (C-16)", beside.shape[-1], 12)
     gap = exhibit.expect("X + P", added, (x + sinusoidal(torch.arange(9), 6)).numpy(), 1e-12)
     exhibit.expect("X beside P", beside[1, :, 6:], sinusoidal(torch.arange(9), 6).numpy(), 1e-12)
-    table = Positions("learned", 6, places=8).double()
+    table = Positions("learned", 6, max_positions=8).double()
     exhibit.expect("a table of 8 takes 8", list(table(x[:, :8])[0].shape), [2, 8, 6])
     exhibit.refuses("a table of 8 refuses 9", lambda: table(x))
     exhibit.expect("waves at place 100,000 are finite", bool(sinusoidal(torch.tensor([100_000]), 6).isfinite().all()), True)

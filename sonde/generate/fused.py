@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from ..kernels import library
 from ..kernels.decode import ROWS, Program, Vectors, Weights
-from ..kernels.states import Memory, held_in, linear, unfit
+from ..kernels.states import Memory, cannot_decode, get_tensor, linear
 from ..models.language_model import LanguageModel, embed
 from ..nn.block import Block, FeedForward
 from ..nn.recurrence import State
@@ -59,11 +59,11 @@ class Fused:
 
     def __init__(self, model: LanguageModel, batch_size: int = 1, weights: Weights | None = None) -> None:
         if problem := library.why_not():
-            raise unfit(problem)
+            raise cannot_decode(problem)
         if type(model) is not LanguageModel:
-            raise unfit(f"{type(model).__name__} is not a LanguageModel")
+            raise cannot_decode(f"{type(model).__name__} is not a LanguageModel")
         if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
-            raise unfit("the model has forward hooks, which a compiled program would skip")
+            raise cannot_decode("the model has forward hooks, which a compiled program would skip")
         self.model, self.weights = model, weights
         self._bytes: dict[int, tuple] = {}
         self._programs = {batch_size: _Line(model, batch_size, weights, self._bytes)}
@@ -79,7 +79,7 @@ class Fused:
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """tokens (B, T) after a state -> logits (B, T, vocabulary) and the next state."""
         one = state is not None and spans is None and tokens.dim() == 2 and tokens.shape[1] == 1 and len(tokens) <= ROWS
-        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.unseen([tokens]):
+        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.is_unobserved([tokens]):
             return self.model.advance(tokens, state, spans=spans)
         assert state is not None
         line = self._programs.get(len(tokens))
@@ -95,7 +95,7 @@ class _Line:
     def __init__(self, model: LanguageModel, rows: int, weights: Weights | None, kept: dict[int, tuple]) -> None:
         table = model.embedding.weight
         if table.dtype not in library.SUFFIX or not table.is_cpu:
-            raise unfit(f"its weights are {str(table.dtype).removeprefix('torch.')} on {table.device.type}")
+            raise cannot_decode(f"its weights are {str(table.dtype).removeprefix('torch.')} on {table.device.type}")
         self.model, self.program = model, (program := Program(rows, table.dtype, weights, kept))
         self.x = program.tensor("x", model.width)
         self.memories: list[Memory] = []
@@ -110,10 +110,10 @@ class _Line:
 
     def _block(self, block: nn.Module, part: str, total: Vectors, x: Vectors) -> Vectors:
         if type(block) is not Block or block.cross is not None:
-            raise unfit("a block looks at another sequence" if type(block) is Block else f"a block is a {type(block).__name__}")
+            raise cannot_decode("a block looks at another sequence" if type(block) is Block else f"a block is a {type(block).__name__}")
         decode = getattr(block.mixer, "decode", None)
         if decode is None:
-            raise unfit(f"mixer {type(block.mixer).__name__} has no operations in the program")
+            raise cannot_decode(f"mixer {type(block.mixer).__name__} has no operations in the program")
         inner = x if block.post else self._norm(block.norm, total)
         self.memories.append(decode(self.program, part, inner, total, x if block.post else total))
         x = self._norm(block.norm, total) if block.post else total
@@ -132,22 +132,22 @@ class _Line:
         elif type(norm) is nn.RMSNorm and norm.normalized_shape == (width,):
             self.program.norm(x, y, width, norm.weight, None, torch.finfo(self.program.dtype).eps if norm.eps is None else norm.eps)
         else:
-            raise unfit(f"a norm is a {type(norm).__name__}")
+            raise cannot_decode(f"a norm is a {type(norm).__name__}")
         return y
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (B, 1) after a state -> logits (B, 1, vocabulary) and the next state."""
         model = self.model
-        x, place = embed(model.embedding, tokens, model.scale), State()
+        x, position = embed(model.embedding, tokens, model.scale), State()
         if model.positions is not None:
-            x, place = model.positions(x, {"seen": held_in(state, "place.seen", (len(tokens),))})
+            x, position = model.positions(x, {"seen": get_tensor(state, "positions.seen", (len(tokens),))})
         self.x.copy_(x.squeeze(1))
         logits = x.new_empty(len(tokens), 1, model.vocabulary)
         self.last.y.data = logits.data_ptr()
         seen = next((value for name, value in state.items() if name.endswith(".length")), tokens)
-        after = self._bind(state, place, seen, moving=False)
+        after = self._bind(state, position, seen, moving=False)
         if not self.program.run(seen):
-            after = self._bind(state, place, seen, moving=True)
+            after = self._bind(state, position, seen, moving=True)
             if not self.program.run(seen):
                 raise AssertionError("a state that moved has no room")
         if self.shrink != 1:
@@ -155,9 +155,9 @@ class _Line:
         later = seen + 1
         return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
 
-    def _bind(self, state: State, place: State, seen: Tensor, *, moving: bool) -> State:
+    def _bind(self, state: State, position: State, seen: Tensor, *, moving: bool) -> State:
         """What the state will be after the program ran on this one, but for the lengths."""
-        after = {f"place.{name}": value for name, value in place.items()}
+        after = {f"positions.{name}": value for name, value in position.items()}
         for memory in self.memories:
             memory.bind(state, seen, after, moving)
         if after.keys() != state.keys():
@@ -172,7 +172,7 @@ class _Line:
 def _network(program: Program, ffn: nn.Module, x: Vectors, y: Vectors, add: Vectors) -> None:
     """y = add + the network of each token."""
     if type(ffn) is not FeedForward:
-        raise unfit(f"a block's network is a {type(ffn).__name__}")
+        raise cannot_decode(f"a block's network is a {type(ffn).__name__}")
     (up, bias), f = linear(ffn.up), FUNCTIONS[ffn.kind]
     hidden = program.add_shared("hidden", len(up))
     if ffn.gate is None:

@@ -211,12 +211,12 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
 def max_length(model: Any) -> int | None:
     """Tokens of the longest sequence that a model can read; none is any number."""
     positions = getattr(model, "positions", None)
-    return positions.places if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
+    return positions.max_positions if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
 
 
 def _before(state: State | None) -> int:
     """Places that are taken already."""
-    return 0 if state is None or "place.seen" not in state else int(state["place.seen"].max())
+    return 0 if state is None or "positions.seen" not in state else int(state["positions.seen"].max())
 
 
 @contextmanager

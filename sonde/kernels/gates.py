@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import cast, function, no_second_derivative, records, unseen
+from .library import cast, function, is_unobserved, no_second_derivative, records
 
 _FIELDS = ("p", "weight", "inner", "vector", "h", "c", "out", "last_h", "last_c", "gates", "cells")
 _GRADIENT = ("dout", "dlast_h", "dlast_c", "dp", "dheld", "dh", "dc")
@@ -88,7 +88,7 @@ def _run(  # noqa: PLR0913 - the terms of one formula
         *_, h, c = inputs
         return p.new_empty(*h.shape[:1], 0, h.shape[1]), h, h if c is None else c
     keep = records(inputs) or torch._C._are_functorch_transforms_active()
-    run: Any = _run_forward if unseen(inputs) else _forward
+    run: Any = _run_forward if is_unobserved(inputs) else _forward
     out, last_h, last_c, _, _ = run(int(kind), *inputs, lengths, keep)
     return out.to(p.dtype), last_h, last_c
 

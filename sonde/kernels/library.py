@@ -129,7 +129,7 @@ def _is_special(x: Tensor) -> bool:
     return type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
-def unseen(tensors: Iterable[Tensor | None]) -> bool:
+def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
     """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
     its hundred microseconds."""
     inputs = list(tensors)
@@ -147,7 +147,7 @@ def no_second_derivative(kernel: str) -> Callable[..., Any]:
 
 def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
     """What a kernel gives: by its plain function where no hook, mode or tracer could see it, else by the torch op made of it."""
-    if unseen(inputs):
+    if is_unobserved(inputs):
         return run(*inputs, False)
     # Inside vmap nothing seems to want a gradient, and yet may get one.
     return op(*inputs, records(inputs) or torch._C._are_functorch_transforms_active())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import View, cast, check, check_step, function, no_second_derivative, records, rows, unseen, view
+from .library import View, cast, check, check_step, function, is_unobserved, no_second_derivative, records, rows, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
@@ -54,7 +54,7 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     inputs: Any = cast(tensors.values())
     # Inside vmap nothing seems to want a gradient, and yet may get one.
     wanted = records(inputs) or torch._C._are_functorch_transforms_active()
-    run: Any = _run_forward if unseen(inputs) else _forward
+    run: Any = _run_forward if is_unobserved(inputs) else _forward
     out, last, _ = run(*inputs, before, log_value is not None and wanted)
     return out if out.dtype is v.dtype else out.to(v.dtype), last
 

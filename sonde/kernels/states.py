@@ -7,7 +7,7 @@ and returns the memory they work on:
         mixed = program.add_shared("mixed", self.width)
         ...                                                # operations from x to mixed
         program.linear(mixed, y, *linear(self.out), add=add)
-        return Renewed(program, part, {"S": (operation, (self.heads, K, V))})
+        return RecurrentState(program, part, {"S": (operation, (self.heads, K, V))})
 
 part: begins the names of its state, as in the state of the model
 x, y, add: vectors of the mixer's width
@@ -40,7 +40,7 @@ class Memory(Protocol):
 
 
 @final
-class Rooms:
+class KVCache:
     """KV cache with spare capacity."""
 
     def __init__(self, program: Program, part: str, operation: ProgramOperation) -> None:
@@ -49,11 +49,11 @@ class Rooms:
         self.bound: list[Tensor] = []
 
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
-        kept = [held_in(state, name) for name in self.names[:3]]
+        kept = [get_tensor(state, name) for name in self.names[:3]]
         if moving or len(self.bound) != 3 or any(x is not y for x, y in zip(kept, self.bound)):
             kept = self._match_program(kept, seen, moving)
             self._point(kept)
-        length = held_in(state, self.names[3])
+        length = get_tensor(state, self.names[3])
         if length is not seen and not torch.equal(length, seen):
             raise BadInput(
                 "the blocks of the state have different sequence lengths", where="state", fix="pass state=None to start a new sequence"
@@ -85,7 +85,7 @@ class Rooms:
 
 
 @final
-class Renewed:
+class RecurrentState:
     """Tensors of fixed size that are written anew for each token; each belongs to one operation."""
 
     def __init__(self, program: Program, part: str, operations: dict[str, tuple[ProgramOperation, tuple[int, ...]]]) -> None:
@@ -96,7 +96,7 @@ class Renewed:
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
         self.bound = []  # what is read and written has to live until the program ran
         for name, operation, shape in self.parts:
-            old = held_in(state, name, (self.program.rows, *shape)).to(self.program.dtype)
+            old = get_tensor(state, name, (self.program.rows, *shape)).to(self.program.dtype)
             old = old if old.stride(-1) == 1 else old.contiguous()
             new = torch.empty(old.shape, dtype=old.dtype)
             operation.past, operation.next = (view(x if x.dim() == 4 else x.unsqueeze(1)) for x in (old, new))
@@ -107,11 +107,11 @@ class Renewed:
 def linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a linear map that is nothing more, such as one with an adapter."""
     if type(module) is not nn.Linear:
-        raise unfit(f"expected a plain nn.Linear, got {type(module).__name__}")
+        raise cannot_decode(f"expected a plain nn.Linear, got {type(module).__name__}")
     return module.weight, module.bias
 
 
-def held_in(state: State, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+def get_tensor(state: State, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
     """A tensor of the state, which is there and has this shape."""
     if name not in state:
         raise BadInput(f"the state lacks '{name}'", where="state", fix="pass state=None to start a new sequence")
@@ -122,5 +122,5 @@ def held_in(state: State, name: str, shape: tuple[int, ...] | None = None) -> Te
     return state[name]
 
 
-def unfit(why: str) -> BadInput:
+def cannot_decode(why: str) -> BadInput:
     return BadInput(why, where="fused decoding", fix="call model.advance(...) instead")

@@ -34,7 +34,7 @@ def continue_from(answer: Answer, keep: int, tokens: Tensor, state: State | None
         return answer(joined), {"recent": joined.gather(1, last)}
 
     x = tokens.unsqueeze(-1)
-    return piece(x, state, None) if spans is None else spans.each(piece, x, state)
+    return piece(x, state, None) if spans is None else spans.apply(piece, x, state)
 
 
 def check_tokens(tokens: Tensor, vocabulary: int, where: str, least: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from ..nn.directions import Bidirectional, Stacked
 from ..nn.mixers import Mixer
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embed, mixer_of, refuse_ahead
+from .language_model import embed, mixer_of, require_causal
 
 InputKind = Literal["tokens", "numbers"]
 """what stands at each place: one token, or a row of numbers"""
@@ -44,7 +44,7 @@ def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, d
 def writer(mixer: str, width: int, depth: int, where: str, dropout: float = 0.0) -> Stacked:
     """Such layers for a model that writes: what comes out at a place has not seen the later ones, which it has to predict."""
     stack = trunk(mixer, width, depth, dropout=dropout)
-    refuse_ahead(stack.causal, mixer, where)
+    require_causal(stack.causal, mixer, where)
     return stack
 
 

@@ -89,7 +89,7 @@ class Diffusion(nn.Module):
         a = self._alpha_bar(at, check_shape(x, self.shape, "Diffusion"))
         return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
-    def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+    def add_noise(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
         """Data x (B, *shape) after `time` (B,) steps, with this noise."""
         a = self._alpha_bar(time, x)
         return a.sqrt() * ((check_shape(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
@@ -111,10 +111,10 @@ class Diffusion(nn.Module):
         times = torch.linspace(self.steps, 0, taken + 1).round().long().tolist()
         for now, then in zip(times, times[1:]):
             fresh = noise(self, n, self.shape, generator) if eta and then else None
-            x = self.back(x, now, then, fresh, eta)
+            x = self.reverse_step(x, now, then, fresh, eta)
         return self.middle + self.unit * x
 
-    def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
+    def reverse_step(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
         """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
         epsilon = self(x, torch.full((len(x),), now, device=x.device))
         a, b = self.alphas_cumprod[now], self.alphas_cumprod[then]

@@ -22,7 +22,7 @@ from ..core.options import Count, checked
 from ..nn.directions import reverse
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embed, mixer_of, refuse_ahead
+from .language_model import embed, mixer_of, require_causal
 
 
 @final
@@ -45,7 +45,7 @@ class Elmo(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.forward_layers, self.backward_layers = (nn.ModuleList(mixer_of(mixer, width) for _ in range(depth)) for _ in range(2))
         self.head = nn.Linear(width, vocabulary)
-        refuse_ahead(all(layer.causal for layer in self.forward_layers), mixer, "Elmo")
+        require_causal(all(layer.causal for layer in self.forward_layers), mixer, "Elmo")
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """tokens (B, T) -> logits (B, 2, T, vocabulary): of the token after each place, and of the one before it."""
@@ -70,13 +70,13 @@ class LayerMix(nn.Module):
         self.s, self.gamma = nn.Parameter(torch.zeros(layers)), nn.Parameter(torch.ones(()))
 
     @property
-    def shares(self) -> Tensor:
+    def weights(self) -> Tensor:
         """How much each layer counts; the sum is 1."""
         return self.s.softmax(0)
 
     def forward(self, layers: Tensor) -> Tensor:
         """layers (J, ...) -> (...)."""
-        return self.gamma * torch.tensordot(self.shares, layers, 1)
+        return self.gamma * torch.tensordot(self.weights, layers, 1)
 
 
 @final

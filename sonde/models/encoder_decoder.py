@@ -21,7 +21,7 @@ from ..nn.positions import PositionKind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, prefix_state
-from .language_model import Probability, begin_small, embed, logits_of, mixer_of, refuse_ahead
+from .language_model import Probability, begin_small, embed, logits_of, mixer_of, require_causal
 
 
 @final
@@ -37,8 +37,8 @@ class EncoderDecoder(nn.Module):
         encoder: mixer of the encoder, by name; it should look both ways
         decoder: mixer of the decoder, by name
         sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
-        positions: how tokens are told their places
-        places: so many positions there are; sinusoidal ones need no limit
+        positions: how tokens are told their max_positions
+        max_positions: so many positions there are; sinusoidal ones need no limit
         dropout: dropout probability
         tied: logits are inner products with the target's embeddings
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
@@ -59,7 +59,7 @@ class EncoderDecoder(nn.Module):
         decoder: str = "attention",
         sources: Count | None = None,
         positions: PositionKind = "none",
-        places: Count | None = None,
+        max_positions: Count | None = None,
         dropout: Probability = 0.0,
         tied: bool = True,
         style: str | Style = "modern",
@@ -73,8 +73,8 @@ class EncoderDecoder(nn.Module):
         for table in (self.embedding, self.source_embedding):
             if table is not None:
                 nn.init.normal_(table.weight, std=std)
-        # Source and target count their places alike, so one code serves both.
-        self.positions = None if positions == "none" else Positions(positions, width, places, scale=self.scale, std=std)
+        # Source and target count their max_positions alike, so one code serves both.
+        self.positions = None if positions == "none" else Positions(positions, width, max_positions, scale=self.scale, std=std)
         self.dropout = nn.Dropout(dropout)
         readers, writers = ([mixer_of(text, width) for _ in range(depth)] for text in (encoder, decoder))
         # Heads as wide and scores scaled as in the decoder's own attention.
@@ -92,7 +92,7 @@ class EncoderDecoder(nn.Module):
             if not self.style.scaled:
                 begin_small(stack)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        refuse_ahead(self.decoder.causal, decoder, "EncoderDecoder")
+        require_causal(self.decoder.causal, decoder, "EncoderDecoder")
 
     def forward(self, source: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
         """source (B, S), of each row the first `lengths` tokens; target so far (B, T) -> logits (B, T, vocabulary)."""
@@ -118,7 +118,7 @@ class EncoderDecoder(nn.Module):
         """source (B, S) -> context (B, S, D)."""
         x = embed(self.source_embedding or self.embedding, source, self.scale)
         if self.positions is not None:
-            x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
+            x = (self.positions(x) if spans is None else spans.apply(self.positions, x))[0]
         return self.dropout(self.encoder(self.dropout(x), spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
@@ -127,10 +127,10 @@ class EncoderDecoder(nn.Module):
             raise BadInput("the decoder has no source to look at", where="EncoderDecoder", fix="begin with state=model.begin(source)")
         x, after = embed(self.embedding, tokens, self.scale), cast(State, {})
         if self.positions is not None:
-            old = {"seen": state["place.seen"]} if "place.seen" in state else None
-            state = {key: value for key, value in state.items() if key != "place.seen"}
-            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= prefix_state("place", new)
+            old = {"seen": state["positions.seen"]} if "positions.seen" in state else None
+            state = {key: value for key, value in state.items() if key != "positions.seen"}
+            x, new = self.positions(x, old) if spans is None else spans.apply(self.positions, x, old)
+            after |= prefix_state("positions", new)
         x, new = self.decoder(self.dropout(x), state, spans=spans)
         return self.logits(self.dropout(x)), after | new
 

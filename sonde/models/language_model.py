@@ -37,11 +37,11 @@ class LanguageModel(nn.Module):
         depth: blocks
         mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
         ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
-        positions: how tokens are told their places, which a mixer that does not see their order needs
-        places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
+        positions: how tokens are told their max_positions, which a mixer that does not see their order needs
+        max_positions: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
         dropout: dropout probability in each block
         tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
-        ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+        noncausal: allow a mixer that looks at later tokens; only right where the input does not hold the answers
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
@@ -54,10 +54,10 @@ class LanguageModel(nn.Module):
         mixer: str = "attention",
         ffn: Annotated[float, Range(least=0)] = 4.0,
         positions: PositionKind = "none",
-        places: Count | None = None,
+        max_positions: Count | None = None,
         dropout: Probability = 0.0,
         tied: bool = False,
-        ahead: bool = False,
+        noncausal: bool = False,
         style: str | Style = "modern",
     ) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class LanguageModel(nn.Module):
         std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 1.0 if self.style.shrunk else 0.02
         scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
-        self.positions = None if positions == "none" else Positions(positions, width, places, scale=scale, std=std)
+        self.positions = None if positions == "none" else Positions(positions, width, max_positions, scale=scale, std=std)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
         nn.init.normal_(self.embedding.weight, std=std)
         if self.head is not None:
@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
         self.stack = Stack.of((mixer_of(mixer, width) for _ in range(depth)), ffn, self.style, dropout)
         if not self.style.scaled:
             begin_small(self.stack)
-        refuse_ahead(self.causal or ahead, mixer, "LanguageModel", "hide tokens and predict these instead, with ahead=True")
+        require_causal(self.causal or noncausal, mixer, "LanguageModel", "hide tokens and predict these instead, with noncausal=True")
 
     @property
     def causal(self) -> bool:
@@ -106,11 +106,11 @@ class LanguageModel(nn.Module):
         """The same from vectors (B, T, D) in the place of tokens."""
         after: State = {}
         if self.positions is not None:
-            whole = parts(state, ["place", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
-            old = whole.pop("place", None)
-            state = None if state is None else {key: value for key, value in state.items() if not key.startswith("place.")}
-            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= prefix_state("place", new)
+            whole = parts(state, ["positions", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
+            old = whole.pop("positions", None)
+            state = None if state is None else {key: value for key, value in state.items() if not key.startswith("positions.")}
+            x, new = self.positions(x, old) if spans is None else spans.apply(self.positions, x, old)
+            after |= prefix_state("positions", new)
         x, new = self.stack(self.dropout(x), state, spans=spans)
         return x, after | new
 
@@ -164,7 +164,7 @@ def begin_small(stack: Stack) -> None:
                         nn.init.zeros_(part.bias)
 
 
-def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one that does not") -> None:
+def require_causal(causal: bool, mixer: str, where: str, fix: str = "choose one that does not") -> None:
     """Refuse a mixer that is not causal where a model has to predict the next token."""
     if not causal:
         raise BadInput(f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict", where=where, fix=fix)

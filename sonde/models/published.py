@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def _gpt(width: int, depth: int, heads: int, places: int = 1024) -> dict[str, Any]:
-    sizes = {"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": places}
+def _gpt(width: int, depth: int, heads: int, max_positions: int = 1024) -> dict[str, Any]:
+    sizes = {"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": max_positions}
     return {"model_type": "gpt2", "vocab_size": 50257, **sizes}
 
 

@@ -101,7 +101,7 @@ class Seq2Seq(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.source_embedding = None if sources is None else nn.Embedding(sources, width)
         self.encoder = trunk(mixer, width, depth, bidirectional, dropout)
-        self.bridge = nn.Linear(self.encoder.reach, width) if bidirectional else nn.Identity()
+        self.bridge = nn.Linear(self.encoder.out_width, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
         self.decoder = writer(mixer, width, depth, "Seq2Seq", dropout)
         self.attention = None if attention == "none" else SourceAttention(width, attention)

@@ -137,7 +137,7 @@ class Seq2Vec(nn.Module):
         super().__init__()
         self.pool, self.bidirectional = pool, bidirectional
         self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.out_width, outputs)
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> what the head reads, (B, D), or (B, 2 D) for two directions."""
@@ -180,7 +180,7 @@ class Tagger(nn.Module):
     ) -> None:
         super().__init__()
         self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.out_width, outputs)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """x (B, T) or (B, T, F) -> (B, T, outputs); what stands at padding means nothing."""

@@ -105,7 +105,7 @@ class ViT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, H, W) -> logits (B, classes)."""
-        return self.head(self.pooled(self.features(x)))
+        return self.head(self.pool_features(self.features(x)))
 
     def features(self, x: Tensor) -> Tensor:
         """x (B, C, H, W) -> what the encoder makes of each token (B, N, D), or (B, 1 + N, D) with a token for the answer."""
@@ -119,7 +119,7 @@ class ViT(nn.Module):
             tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], 1)
         return self.dropout(self.positions(tokens)[0])
 
-    def pooled(self, features: Tensor) -> Tensor:
+    def pool_features(self, features: Tensor) -> Tensor:
         """(B, N, D) -> (B, D)."""
         return features.mean(1) if self.class_token is None else features[:, 0]
 

@@ -111,10 +111,10 @@ def freeze(model: nn.Module, *patterns: str, but: tuple[str, ...] = ()) -> list[
     for name, parameter in model.named_parameters():
         if not patterns or _matches_any(name, patterns):
             parameter.requires_grad_(_matches_any(name, but))
-    return learning(model)
+    return trainable_names(model)
 
 
-def learning(model: nn.Module) -> list[str]:
+def trainable_names(model: nn.Module) -> list[str]:
     """Names of the parameters that learn."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
@@ -125,7 +125,7 @@ def add_bottlenecks(model: nn.Module, middle: int = 16, *patterns: str) -> list[
     freeze(model)
     for path, linear in layers:
         _replace_module(model, path, Bottleneck(linear, middle))
-    return learning(model)
+    return trainable_names(model)
 
 
 def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | None = None) -> list[str]:
@@ -134,7 +134,7 @@ def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | Non
     freeze(model)
     for path, lora in adapters:
         _replace_module(model, path, lora)
-    return learning(model)
+    return trainable_names(model)
 
 
 def merge(model: nn.Module) -> None:

@@ -46,7 +46,7 @@ class Bidirectional(nn.Module):
             widths = f"{forward_mixer.width} and {backward_mixer.width}"
             raise BadInput(f"mixers of width {widths} cannot read one sequence", where="Bidirectional")
         self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
-        self.width, self.reach = forward_mixer.width, 2 * forward_mixer.width
+        self.width, self.out_width = forward_mixer.width, 2 * forward_mixer.width
         """numbers per token that go in, and that come out"""
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
@@ -76,9 +76,9 @@ class Stacked(nn.Module):
             raise BadInput(f"layers one above the other need one width, not {sorted(widths)}", where="Stacked")
         self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
         self.joins = nn.ModuleList(
-            nn.Linear(layer.reach, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
+            nn.Linear(layer.out_width, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
         )
-        self.width, self.reach = layers[-1].width, getattr(layers[-1], "reach", layers[-1].width)
+        self.width, self.out_width = layers[-1].width, getattr(layers[-1], "out_width", layers[-1].width)
         self.causal = all(layer.causal for layer in layers)
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:

@@ -65,7 +65,7 @@ class Spans:
             )
         return cls(torch.zeros(len(bounds) - 1, dtype=torch.long, device=bounds.device), bounds[:-1], bounds[1:], 1)
 
-    def each(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+    def apply(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Apply `mix(x, state, lengths)` to every stretch of x (B, T, D): y like x with zeros between, and one state for each.
 
         Stretches of similar length run together as a padded batch, so at most half of it is padding.

@@ -86,20 +86,25 @@ def gain(k: Tensor, activation: str | Function = "relu", weight: float | Tensor 
 
 
 def fixed_point(
-    activation: str | Function, weight: float | Tensor, bias: float | Tensor, start: float = 1.0, most: int = 2000, within: float = 1e-9
+    activation: str | Function,
+    weight: float | Tensor,
+    bias: float | Tensor,
+    start: float = 1.0,
+    max_layers: int = 2000,
+    tolerance: float = 1e-9,
 ) -> Tensor:
     """The variance that K <- C_b + C_W E[s(z)^2] settles at, for tensors of C_W and C_b; inf where it grows without end.
 
-    A critical net approaches its fixed point slowly: what still moves by more than `within` after `most` layers is given
+    A critical net approaches its fixed point slowly: what still moves by more than `tolerance` after `max_layers` layers is returned
     as it stands there.
     """
     variances = torch.broadcast_tensors(*(torch.as_tensor(value, dtype=torch.float64) for value in (weight, bias)))
     c_w, c_b = (values.flatten() for values in variances)
     k = torch.full_like(c_w, start)
     moving = torch.arange(len(k))
-    for _ in range(most):
+    for _ in range(max_layers):
         after = c_b[moving] + c_w[moving] * mean_square(k[moving], activation)
-        settled = (after - k[moving]).abs() <= within * (1 + after)
+        settled = (after - k[moving]).abs() <= tolerance * (1 + after)
         k[moving] = torch.where(after < 1e12, after, torch.inf)
         moving = moving[~settled & (after < 1e12)]
         if not len(moving):

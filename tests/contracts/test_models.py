@@ -38,11 +38,11 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     **{f"lm {style}": lambda style=style: LanguageModel(V, D, 2, LOOK, 2.0, style=style, tied=True) for style in STYLES},
     **{f"lm {mixer}": lambda mixer=mixer: LanguageModel(V, D, 2, mixer, 2.0) for mixer in ("lstm", "gla heads=2", "mamba2 heads=2")},
     **{
-        f"lm {kind}": lambda kind=kind: LanguageModel(V, D, 1, "attention heads=2 positions=none", positions=kind, places=20)
+        f"lm {kind}": lambda kind=kind: LanguageModel(V, D, 1, "attention heads=2 positions=none", positions=kind, max_positions=20)
         for kind in ("learned", "sinusoidal", "binary")
     },
-    "lm that looks ahead": lambda: LanguageModel(V, D, 1, "attention heads=2 causal=false", ahead=True),
-    "bert": lambda: Bert(V, D, 2, LOOK, 2.0, places=20),
+    "lm that looks ahead": lambda: LanguageModel(V, D, 1, "attention heads=2 causal=false", noncausal=True),
+    "bert": lambda: Bert(V, D, 2, LOOK, 2.0, max_positions=20),
     **{
         f"encoder-decoder {style}": lambda style=style: EncoderDecoder(V, D, 2, 2, 2.0, f"{LOOK} causal=false", LOOK, style=style)
         for style in STYLES

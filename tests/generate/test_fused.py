@@ -21,10 +21,10 @@ MODELS = {
     "groups": {"mixer": "attention heads=6 groups=2"},
     "wide heads": {"mixer": "attention heads=2 each=10 base=500 scale=0.2"},
     "alibi": {"mixer": "attention heads=3 positions=alibi", "tied": True},
-    "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "places": 90, "style": "gpt2", "tied": True},
+    "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "max_positions": 90, "style": "gpt2", "tied": True},
     "t5": {"style": "t5", "tied": True},
     "notes": {"mixer": "attention positions=none", "positions": "sinusoidal", "style": "notes"},
-    "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "places": 90, "ffn": 0},
+    "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "max_positions": 90, "ffn": 0},
     "post, no network": {"style": "bert", "ffn": 0},
     "mamba2": {"mixer": "mamba2", "ffn": 0, "tied": True},
     "mamba2 with groups": {"mixer": "mamba2 groups=2 taps=3 least=0.01 most=0.1"},
@@ -170,7 +170,7 @@ def test_gradients_training_and_autocast_are_the_models_own():
     (lambda: nn.Linear(3, 3), "Linear is not a LanguageModel"),
     (lambda: model(mixer="gla"), "mixer GLA has no operations"),
     (lambda: model(mixer="attention positions=relative"), "numbers for distances"),
-    (lambda: model(mixer="attention causal=false", ahead=True), "later tokens"),
+    (lambda: model(mixer="attention causal=false", noncausal=True), "later tokens"),
     (lambda: model(torch.bfloat16), "bfloat16"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_told(make, why):
@@ -200,7 +200,7 @@ def test_wrong_states_are_told():
         ({name: value for name, value in state.items() if name != "1.v"}, "lacks '1.v'"),
         ({**state, "2.k": state["1.k"]}, "unknown.*2.k"),
         ({**state, "0.k": state["0.k"][:, :2]}, "'0.k' is"),
-        ({**state, "place.seen": torch.zeros(2, dtype=torch.long)}, "place.seen"),
+        ({**state, "positions.seen": torch.zeros(2, dtype=torch.long)}, "positions.seen"),
         ({**state, "1.length": state["1.length"] - 1}, "have different sequence lengths"),
     ):
         with pytest.raises(BadInput, match=message):

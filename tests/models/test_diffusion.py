@@ -67,7 +67,7 @@ def test_an_ancestral_step_is_that_of_ho_jain_and_abbeel():
     alpha, beta = a / before, 1 - a / before
     mean = (x - beta / (1 - a).sqrt() * model(x, torch.full((5,), t))) / alpha.sqrt()
     wanted = mean + ((1 - before) / (1 - a) * beta).sqrt() * fresh
-    torch.testing.assert_close(model.back(x, t, t - 1, fresh), wanted)
+    torch.testing.assert_close(model.reverse_step(x, t, t - 1, fresh), wanted)
 
 
 def test_a_ddim_step_takes_the_same_noise_along():
@@ -75,15 +75,15 @@ def test_a_ddim_step_takes_the_same_noise_along():
     model = exact()
     x, e = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
     model.forward = lambda noisy, time: e  # type: ignore[method-assign]
-    x_t, x_s = (model.noised(x, e, torch.full((4,), t)) for t in (50, 10))
-    torch.testing.assert_close(model.back(x_t, 50, 10, eta=0.0), x_s)
+    x_t, x_s = (model.add_noise(x, e, torch.full((4,), t)) for t in (50, 10))
+    torch.testing.assert_close(model.reverse_step(x_t, 50, 10, eta=0.0), x_s)
 
 
 def test_noised_keeps_data_and_noise_apart():
     model = diffusion.images((1, 8, 4), 4, 10)
     x, noise, time = torch.rand(3, 1, 8, 4), torch.randn(3, 1, 8, 4), torch.tensor([1, 5, 10])
     a = alphas_cumprod(10).float()[time].view(3, 1, 1, 1)
-    torch.testing.assert_close(model.noised(x, noise, time), a.sqrt() * (2 * x - 1) + (1 - a).sqrt() * noise)
+    torch.testing.assert_close(model.add_noise(x, noise, time), a.sqrt() * (2 * x - 1) + (1 - a).sqrt() * noise)
 
 
 @pytest.mark.parametrize(

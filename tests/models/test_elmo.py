@@ -64,7 +64,7 @@ def test_the_mix_is_the_formula_and_begins_even():
         mix.gamma.fill_(1.7)
     weights = mix.s.exp() / mix.s.exp().sum()
     torch.testing.assert_close(mix(layers), 1.7 * sum(w * layer for w, layer in zip(weights, layers)))
-    assert mix.shares.sum().item() == pytest.approx(1)
+    assert mix.weights.sum().item() == pytest.approx(1)
 
 
 def test_targets_are_both_neighbors():
@@ -114,7 +114,7 @@ def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
     learned = {name for name, p in tuned.named_parameters() if p.requires_grad}
     assert learned == {"body.mix.s", "body.mix.gamma", "head.weight", "head.bias"}
     assert all(torch.equal(p, before[name]) for name, p in tuned.body.elmo.named_parameters())
-    assert not torch.equal(tuned.body.mix.s, torch.zeros(3)) and tuned.body.mix.shares.sum().item() == pytest.approx(1)
+    assert not torch.equal(tuned.body.mix.s, torch.zeros(3)) and tuned.body.mix.weights.sum().item() == pytest.approx(1)
 
 
 def test_gradients_reach_the_scalars_only():

@@ -16,7 +16,7 @@ STYLES = [
     {},
     {"style": "notes", "positions": "sinusoidal"},
     {"style": "t5", "encoder": "attention causal=false positions=relative scale=1", "decoder": "attention positions=relative scale=1"},
-    {"decoder": "gla", "sources": 13, "positions": "learned", "places": 12, "tied": False},
+    {"decoder": "gla", "sources": 13, "positions": "learned", "max_positions": 12, "tied": False},
 ]
 
 

@@ -18,13 +18,13 @@ from sonde.models.bert import Bert
 from sonde.models.elmo import Elmo, ElmoFeatures
 from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead
 from sonde.models.language_model import LanguageModel
-from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, learning
+from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, trainable_names
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
 
 BODIES = {
     "gpt": lambda: LanguageModel(13, 12, 1, "attention heads=2"),
-    "bert": lambda: Bert(13, 12, 1, "attention heads=2", places=9),
+    "bert": lambda: Bert(13, 12, 1, "attention heads=2", max_positions=9),
     "elmo": lambda: ElmoFeatures(Elmo(13, 6)),
     "prompted": lambda: Prompted(LanguageModel(13, 12, 1, "gla heads=2"), 3),
 }
@@ -126,7 +126,7 @@ def test_the_engine_leaves_alone_what_is_frozen_and_resumes_bit_for_bit(way, tmp
     after = whole.model()
     for name, parameter in after.named_parameters():
         assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
-    assert len(learning(after)) == (4 if way == "lora" else 10)
+    assert len(trainable_names(after)) == (4 if way == "lora" else 10)
 
     class Stop(Callback):
         def __init__(self, at):

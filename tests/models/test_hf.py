@@ -174,7 +174,7 @@ OURS = {
     "modern": lambda n: LanguageModel(n, 24, 2, "attention heads=3 groups=1"),
     "modern tied": lambda n: LanguageModel(n, 24, 2, "attention heads=3", tied=True),
     "gpt2": lambda n: LanguageModel(
-        n, 20, 2, "attention heads=2 positions=none bias=true", positions="learned", places=40, tied=True, style=LAYERED
+        n, 20, 2, "attention heads=2 positions=none bias=true", positions="learned", max_positions=40, tied=True, style=LAYERED
     ),
     "mamba2": lambda n: LanguageModel(n, 16, 2, "mamba2 heads=4 states=5", ffn=0, tied=True),
     "divided": lambda n: LanguageModel(n, 24, 2, "attention heads=3", tied=True, style=Style(shrunk=True)),
@@ -386,7 +386,7 @@ def test_numbers_too_large_for_the_precision_asked_for(stored):
         (lambda: LanguageModel(9, 8, 1, "attention heads=2", style="gpt2"), "gpt2 checkpoint has no place for linear maps without bias"),
         (lambda: EncoderDecoder(9, 8, 1, 2), "t5 checkpoint has no place for embeddings that are multiplied"),
         (lambda: EncoderDecoder(9, 8, 1, 2, style="t5"), "t5 checkpoint has no place for attention without"),
-        (lambda: Bert(9, 8, 1, "attention heads=2 groups=1", places=4), "bert checkpoint has no place for grouped keys"),
+        (lambda: Bert(9, 8, 1, "attention heads=2 groups=1", max_positions=4), "bert checkpoint has no place for grouped keys"),
     ],
 )
 def test_models_no_checkpoint_can_hold(model, words, tmp_path):

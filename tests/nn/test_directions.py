@@ -77,7 +77,7 @@ def test_stacked_carries_each_layer_s_state() -> None:
 def test_stacked_pairs_come_back_to_the_width() -> None:
     layers = Stacked([Bidirectional(mixer("rnn", 6), mixer("rnn", 6)), Bidirectional(mixer("rnn", 6), mixer("rnn", 6))])
     y, state = layers(draw(2, 5, 6).float())
-    assert y.shape == (2, 5, 12) == (2, 5, layers.reach) and not layers.causal
+    assert y.shape == (2, 5, 12) == (2, 5, layers.out_width) and not layers.causal
     assert set(state) == {"0.forward.h", "0.backward.h", "1.forward.h", "1.backward.h"}
 
 

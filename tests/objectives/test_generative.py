@@ -352,7 +352,7 @@ def test_denoised_draws_every_step_alike():
     class Heard(nn.Module):
         steps = 7
 
-        def noised(self, x, noise, time):
+        def add_noise(self, x, noise, time):
             self.heard = time
             return noise
 

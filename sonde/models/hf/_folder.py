@@ -277,7 +277,7 @@ def _belongs(words: Tokenizer, config: Fields, path: Path) -> None:
         raise DataUnusable("tokenizer.json has other tokens than the model was saved with", where=str(path), fix=fix)
     for name, field in IDS.items():
         number, own = config.values.get(field), words.specials.get(name)
-        if type(number) is not int or own is None or not 0 <= number < config.whole("vocab_size"):
+        if type(number) is not int or own is None or not 0 <= number < config.integer("vocab_size"):
             continue  # of what neither program uses, files hold any number
         # A model may end with another of its special tokens, such as that of a turn in a dialogue, but not with plain text.
         if number >= words.size or not re.fullmatch(r"<.+>|\[.+\]", words.tokens[number]):

@@ -38,7 +38,7 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         value = self._value(name, default)
         if type(value) is not int or not 1 <= value < SIZE_LIMIT:
             raise self._error(name, "a whole number above 0")
@@ -46,7 +46,7 @@ class Fields:
 
     def depth(self, name: str) -> int:
         """A number of blocks.  Each has tensors of its own, so more of them than tensors are not worth building."""
-        value = self.whole(name)
+        value = self.integer(name)
         if value > self.tensors:
             message = f"config.json has {name} = {value:,}, the checkpoint holds {self.tensors} tensors"
             raise DataUnusable(message, where=self.where, fix="use the config.json and the tensors of one model")
@@ -58,12 +58,12 @@ class Fields:
             raise self._error(name, "a number")
         return float(value)
 
-    def unsigned(self, name: str, default: float | None = None) -> float:
+    def nonnegative(self, name: str, default: float | None = None) -> float:
         if (value := self.number(name, default)) < 0:
             raise self._error(name, "a number of at least 0")
         return value
 
-    def share(self, name: str, default: float) -> float:
+    def fraction(self, name: str, default: float) -> float:
         if not 0 <= (value := self.number(name, default)) <= 1:
             raise self._error(name, "a number from 0 to 1")
         return value

@@ -22,7 +22,7 @@ from ._mixer import Mixer
 MemoryLength = Annotated[int, Range(3)]
 
 
-def keeping(units: int, memory: int | None) -> Tensor:
+def gate_bias(units: int, memory: int | None) -> Tensor:
     """(units,) first biases of a gate that keeps the old state: 1 (Jozefowicz et al., 2015), or such that each unit forgets after
     a time of its own between 1 and `memory` steps (Tallec & Ollivier, Can Recurrent Neural Networks Warp Time?, 2018)."""
     return torch.ones(units) if memory is None else torch.empty(units).uniform_(1, memory - 1).log()

@@ -54,7 +54,7 @@ class Mixer(nn.Module, ABC):
         if state is not None and self.causal and eager:
             self._check_state(state, x)
         if spans is not None:
-            y, after = spans.each(self.mix, x, state)
+            y, after = spans.apply(self.mix, x, state)
         else:
             for name, s in (state or {}).items():
                 if len(s) != len(x):

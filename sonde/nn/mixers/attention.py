@@ -23,7 +23,7 @@ from ...core.errors import BadInput
 from ...core.options import Range, checked
 from ...kernels.attend import attend as fused
 from ...kernels.decode import Program, Vectors
-from ...kernels.states import Memory, Rooms, linear, unfit
+from ...kernels.states import KVCache, Memory, cannot_decode, linear
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
@@ -254,14 +254,14 @@ class Attention(Mixer):
     def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
         """y = add + attention of x."""
         if not self.causal or self.positions == "relative":
-            raise unfit("attention looks at later tokens" if not self.causal else "attention has learned numbers for distances")
+            raise cannot_decode("attention looks at later tokens" if not self.causal else "attention has learned numbers for distances")
         H, G, d = self.heads, self.groups, self.each
         qkv, mixed = program.add_shared("qkv", (H + 2 * G) * d), program.add_shared("mixed", H * d)
         turns = program.angles(d, self.base) if self.positions == "rotary" else None
         slopes = self.distance.get_buffer("slopes").to(program.dtype) if isinstance(self.distance, Alibi) else None
         program.linear(x, qkv, *linear(self.qkv))
         scale = d**-0.5 if self.scale is None else self.scale
-        memory = Rooms(program, part, program.attend(qkv, mixed, (H, G, d), scale, angles=turns, slopes=slopes))
+        memory = KVCache(program, part, program.attend(qkv, mixed, (H, G, d), scale, angles=turns, slopes=slopes))
         program.linear(mixed, y, *linear(self.out), add=add)
         return memory
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ...core.options import checked
 from ..recurrence import State
-from ._cell import Cell, MemoryLength, keeping
+from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
 from ._parts import PositiveWidth
 
@@ -46,7 +46,7 @@ class GRU(Cell):
         self.update = update
         self.reset_bias = nn.Parameter(torch.zeros(self.hidden)) if reset_after else None
         with torch.no_grad():  # at first keep more than is taken
-            keep = keeping(self.hidden, memory)
+            keep = gate_bias(self.hidden, memory)
             self.x.bias[self.hidden : 2 * self.hidden] = keep if update == "keep_old" else -keep
 
     def step_cell(self, p: Tensor, state: State) -> State:

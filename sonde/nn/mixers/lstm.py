@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ...core.options import checked
 from ..recurrence import State
-from ._cell import Cell, MemoryLength, keeping
+from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
 from ._parts import PositiveWidth
 
@@ -49,7 +49,7 @@ class LSTM(Cell):
         self.cell = nn.Linear(H, H) if output_gate == "cell_only" else None
         self.peephole = nn.Parameter(torch.zeros(H)) if output_gate == "peephole" else None
         with torch.no_grad():
-            self.x.bias[H : 2 * H] = keep = keeping(H, memory)
+            self.x.bias[H : 2 * H] = keep = gate_bias(H, memory)
             if memory is not None:  # what is kept longer is written more slowly
                 self.x.bias[:H] = -keep
             if self.cell is not None:

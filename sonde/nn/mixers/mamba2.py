@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Count, Range, checked
 from ...kernels.decode import Program, Vectors
-from ...kernels.states import Memory, Renewed, linear
+from ...kernels.states import Memory, RecurrentState, linear
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
@@ -103,7 +103,7 @@ class Mamba2(Recurrent):
         recur = program.recur(vkq, step, mixed, sizes, (self.step_bias, self.log_rate, self.D), limits)
         program.norm(mixed, gated, inner, self.norm.weight, None, self.norm.eps or 0.0, gate=into)
         program.linear(gated, y, *linear(self.out), add=add)
-        return Renewed(program, part, {"S0": (recur, (H, *sizes[2:])), "tail": (conv, (self.conv.taps - 1, channels))})
+        return RecurrentState(program, part, {"S0": (recur, (H, *sizes[2:])), "tail": (conv, (self.conv.taps - 1, channels))})
 
 
 def tiny() -> Mamba2:

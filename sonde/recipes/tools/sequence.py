@@ -72,7 +72,9 @@ def network(
 ) -> Callable[[], LanguageModel]:
     """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
     kind: PositionKind = "none" if sees_order(mixer, width) else "learned"
-    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
+    return partial(
+        LanguageModel, tokens, width, depth, mixer, positions=kind, max_positions=length, dropout=dropout, tied=tied, noncausal=True
+    )
 
 
 def training(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: float, steps: int) -> Recipe:

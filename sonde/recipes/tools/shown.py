@@ -9,7 +9,7 @@ from typing import Any, final
 from torch import nn
 
 from ...core.recipe import Callback
-from ...models.language_model import mixer_of, refuse_ahead
+from ...models.language_model import mixer_of, require_causal
 
 
 @final
@@ -31,4 +31,4 @@ class FinalReport(Callback):
 
 def causal(mixer: str, width: int) -> None:
     """Refuse a mixer that looks at later tokens."""
-    refuse_ahead(mixer_of(mixer, width).causal, mixer, "--mixer", "choose one that does not; char_lm can hide tokens instead")
+    require_causal(mixer_of(mixer, width).causal, mixer, "--mixer", "choose one that does not; char_lm can hide tokens instead")
