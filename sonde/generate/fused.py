@@ -1,7 +1,7 @@
 """Decoding in one call for each token: the whole model as a program of the `decode` kernel.
 
-`prepare(model, batch)` gives something that advances like the model, with the same logits and interchangeable states: a
-prompt is read by the model itself, then single tokens by the program, and either can go on from the other's state.
+`prepare(model, batch)` returns an object that advances like the model, with the same logits and interchangeable states: a
+prompt is read by the model itself, then single tokens by the program, and either can continue from the other's state.
 
 A mixer adds its operations to the program itself, by its method `decode` (see `kernels.states`).
 
@@ -29,7 +29,7 @@ FUNCTIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "gelu": "gelu", "gelu_tanh"
 
 
 def prepare(model: Any, batch_size: int = 1, weights: Weights | None = None) -> Fused | None:
-    """What advances `batch` sequences in one call for each token; none where `why_not` has a reason."""
+    """An object that advances `batch` sequences in one call per token; None where `why_not` has a reason."""
     try:
         return Fused(model, batch_size, weights)
     except BadInput:
@@ -37,7 +37,7 @@ def prepare(model: Any, batch_size: int = 1, weights: Weights | None = None) -> 
 
 
 def why_not(model: Any, batch_size: int = 1) -> str:
-    """Why a model is advanced by torch; empty where the program serves."""
+    """Why a model is advanced by torch; empty where the program can run."""
     try:
         Fused(model, batch_size)
     except BadInput as problem:
@@ -46,13 +46,13 @@ def why_not(model: Any, batch_size: int = 1) -> str:
 
 
 def prepare_quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
-    """The same with matrices as bytes, a quarter to read; the prompt is still read with the model's own weights."""
+    """The same with int8 matrices, a quarter of the memory to read; the prompt is still read with the model's own weights."""
     return Fused(model, batch_size, "int8")
 
 
 @final
 class Fused:
-    """Advances a language model like itself, one token of a few sequences in one call.
+    """Advances a language model by one token of a few sequences in one call.
 
     Everything else (a prompt, gradients, training, more sequences) goes through the model.
     """
@@ -90,7 +90,7 @@ class Fused:
 
 @final
 class _Line:
-    """The program of a model for so many sequences."""
+    """The program of a model for a fixed number of sequences."""
 
     def __init__(self, model: LanguageModel, rows: int, weights: Weights | None, kept: dict[int, tuple]) -> None:
         table = model.embedding.weight
@@ -99,7 +99,7 @@ class _Line:
         self.model, self.program = model, (program := Program(rows, table.dtype, weights, kept))
         self.x = program.tensor("x", model.width)
         self.memories: list[Memory] = []
-        # The sum of the branches is shared; each thread has a norm of it for itself.
+        # The residual stream is shared; each thread computes its norm for itself.
         total = x = program.add_shared("x", model.width)
         for i, block in enumerate(model.stack.blocks):
             x = self._block(block, str(i), total, x)
@@ -149,14 +149,14 @@ class _Line:
         if not self.program.run(seen):
             after = self._bind(state, position, seen, moving=True)
             if not self.program.run(seen):
-                raise AssertionError("a state that moved has no room")
+                raise AssertionError("a state that was moved has no capacity")
         if self.shrink != 1:
             logits *= self.shrink
         later = seen + 1
         return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
 
     def _bind(self, state: State, position: State, seen: Tensor, *, moving: bool) -> State:
-        """What the state will be after the program ran on this one, but for the lengths."""
+        """The state after the program ran on this one, except for the lengths."""
         after = {f"positions.{name}": value for name, value in position.items()}
         for memory in self.memories:
             memory.bind(state, seen, after, moving)

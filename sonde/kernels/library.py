@@ -1,9 +1,9 @@
-"""Finds and loads the compiled kernels, and says why when they cannot serve.
+"""Finds and loads the compiled kernels, and says why when they cannot be used.
 
 A kernel is a C function of one argument, a pointer to a struct; `function` gives it for a dtype.  The struct's fields
 are mirrored by a `ctypes.Structure`, with a `View` for each tensor.
 
-What every kernel asks of its tensors is checked here.  A layout names the axes of each tensor by letters: B batch,
+The requirements of every kernel on its tensors are checked here.  A layout names the axes of each tensor by letters: B batch,
 H heads, G key groups (which divide the heads), L length, K key width, V value width.
 """
 
@@ -31,7 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "avx2": ("avx2", "fma3"),
     "avx512": ("avx512_f", "avx512_vl", "avx512_bw", "avx512_dq"),
 }
-"""Levels a library is built for, lowest first, and what each asks of the processor besides the ones before it (`setup.py`)."""
+"""Instruction-set levels a library is built for, lowest first, and the CPU features that each adds (`setup.py`)."""
 AXES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
 
 
@@ -102,18 +102,18 @@ def rows(x: Tensor | None) -> Tensor | None:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images with the channels of a pixel side by side, copied only when they are not."""
+    """Images in channels-last layout, copied only when they are not."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
 def records(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether the gradient of a call on these tensors may be asked for."""
+    """Whether autograd records a call on these tensors."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def is_observed(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether somebody looks at the operations of a call on these tensors: a compiler, a tracer, a dispatch mode (a counter of
-    FLOPs), a transform such as vmap; or the numbers in memory are not those of a tensor, as of a negative that was not written."""
+    """Whether a compiler, a tracer, a dispatch mode (a FLOP counter) or a transform such as vmap observes a call on these tensors;
+    or a tensor is not its plain memory, such as one with the negative bit."""
     return (
         torch.compiler.is_compiling()
         or bool(torch._C._len_torch_dispatch_stack())
@@ -125,13 +125,13 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def _is_special(x: Tensor) -> bool:
-    """Whether a tensor is not simply its numbers in memory."""
+    """Whether a tensor is not plain memory."""
     return type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
-    its hundred microseconds."""
+    """Whether nothing, autograd and the profiler included, observes a call on these tensors, which may then skip the torch op and
+    its overhead of a hundred microseconds."""
     inputs = list(tensors)
     return not (is_observed(inputs) or torch.autograd.profiler._is_profiler_enabled or records(inputs))
 
@@ -146,10 +146,10 @@ def no_second_derivative(kernel: str) -> Callable[..., Any]:
 
 
 def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
-    """What a kernel gives: by its plain function where no hook, mode or tracer could see it, else by the torch op made of it."""
+    """Call a kernel: by its plain function where nothing observes it, else by its torch op."""
     if is_unobserved(inputs):
         return run(*inputs, False)
-    # Inside vmap nothing seems to want a gradient, and yet may get one.
+    # Inside vmap no input seems to require a gradient, though one may.
     return op(*inputs, records(inputs) or torch._C._are_functorch_transforms_active())
 
 

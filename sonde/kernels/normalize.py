@@ -56,7 +56,7 @@ def normalize(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: b
 
 
 def _can_run(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: Tensor | None) -> bool:
-    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
+    """Whether the kernel can run and is faster; torch reports shapes that do not match."""
     vectors = weight, bias, running.mean, running.variance
     return (
         not is_observed((x, other, *vectors))

@@ -221,7 +221,7 @@ class _Counting(ctypes.Structure):
 
 
 def count(tokens: np.ndarray, words: int, window: int, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sums of 1 / distance over all places where two words stand at most `window` apart, as runs of (pair, weight).
+    """Sums of 1 / distance over all positions where two words stand at most `window` apart, as runs of (pair, weight).
 
     A pair is smaller id * words + larger id; a run has rising pairs and at most about `capacity` (a power of two) of them.
     Summed over the runs, weights are those of the symmetric count matrix, on its diagonal half of it.

@@ -1,6 +1,6 @@
-"""BERT: an encoder that sees both sides, trained on hidden tokens and on whether one sentence follows another.
+"""BERT: a bidirectional encoder, pretrained on masked tokens and on next-sentence prediction.
 
-Devlin et al., BERT, 2019.  It understands and cannot generate: every output depends on later tokens.
+Devlin et al., BERT, 2019.  It cannot generate: every output depends on later tokens.
 
 B batch, T time, D width.
 """
@@ -25,16 +25,16 @@ from .language_model import Probability, begin_small, embed, mixer_of
 
 @final
 class Bert(nn.Module):
-    """Tokens, max_positions and kinds of tokens added up, a norm, post-norm blocks; two heads for its two tasks.
+    """The sum of token, position and segment embeddings, a norm, post-norm blocks; two heads for its two tasks.
 
     Args:
-        vocabulary: how many tokens there are
+        vocabulary: vocabulary size
         width: model dimension
         depth: blocks
-        mixer: what moves information along the sequence, by name; one that looks both ways
+        mixer: sequence mixer, by name; one that looks both ways
         ffn: hidden width of each block's network as a multiple of the width
         max_positions: the longest sequence
-        kinds: different kinds of tokens, such as those of a first and of a second sentence
+        kinds: number of token types (segments), such as a first and a second sentence
         dropout: dropout probability
         style: norms and activation: bert, or a Style with norms after the sums and no gate
     """
@@ -70,7 +70,7 @@ class Bert(nn.Module):
             nn.init.normal_(part.weight, std=0.02)
 
     def forward(self, tokens: Tensor, kinds: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
-        """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of what stands at each place, 'pair' (B, 2) logits of not next, next."""
+        """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of the token at each position, 'pair' (B, 2) logits of not next, next."""
         x, _ = self.features(tokens, spans=None if lengths is None else Spans.of_lengths(lengths), kinds=kinds)
         return {"tokens": self.logits(x), "pair": self.pair_head(self.pool_features(x))}
 
@@ -85,7 +85,7 @@ class Bert(nn.Module):
         return embed(self.embedding, tokens)
 
     def through(self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None) -> tuple[Tensor, State]:
-        """The same from vectors (B, T, D) in the place of tokens."""
+        """The same from vectors (B, T, D) instead of tokens."""
         x = x + (self.segments.weight[0] if kinds is None else embed(self.segments, kinds))
         x = (self.positions(x) if spans is None else spans.apply(self.positions, x))[0]
         return self.stack(self.dropout(self.norm(x)), spans=spans)
@@ -96,7 +96,7 @@ class Bert(nn.Module):
         return F.linear(x, self.embedding.weight, self.token_bias)
 
     def pool_features(self, x: Tensor) -> Tensor:
-        """Features (B, T, D) -> (B, D) what the first token says of the whole."""
+        """Features (B, T, D) -> (B, D) the pooled output of the first token."""
         return torch.tanh(self.pooler(x[:, 0]))
 
 

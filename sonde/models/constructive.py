@@ -1,4 +1,4 @@
-"""Networks written down instead of trained, and what approximation costs: universal approximation and the curse of dimension.
+"""Networks constructed instead of trained: universal approximation, its cost, and the curse of dimensionality.
 
 interpolant      ReLU network through given points; error <= h^2 max|f''| / 8 at spacing h
 sigmoid_steps    one sigmoid per step of a staircase, smooth enough to blend into each other; error of order h^2
@@ -93,9 +93,9 @@ def barron_units(inputs: int, radius: float, units: int, draw: Generator) -> Cal
     norm = gaussian_barron_norm(inputs)
     direction = torch.nn.functional.normalize(torch.randn(units, inputs, generator=draw, dtype=torch.float64), dim=1)
     length = torch.randn(units, inputs + 1, generator=draw, dtype=torch.float64).norm(dim=1)  # |w|^(d-1) |w| exp(-|w|^2/2)
-    place = radius * torch.rand(units, generator=draw, dtype=torch.float64)
-    weight = -2 * radius * norm * torch.sin(length * place) / units
-    return lambda x: 1.0 + (x @ direction.T > place).double() @ weight
+    threshold = radius * torch.rand(units, generator=draw, dtype=torch.float64)
+    weight = -2 * radius * norm * torch.sin(length * threshold) / units
+    return lambda x: 1.0 + (x @ direction.T > threshold).double() @ weight
 
 
 def monomials(inputs: int, order: int) -> int:

@@ -3,11 +3,11 @@
     x_t = sqrt(a_t) x + sqrt(1 - a_t) e,   e ~ N(0, I),   a_t = product of (1 - beta_1) .. (1 - beta_t)
     loss = |e - e_model(x_t, t)|^2
 
-A step back from t to s < t says what x was meant, x = (x_t - sqrt(1 - a_t) e_model) / sqrt(a_t), and goes to the noise of s:
+A reverse step from t to s < t predicts x = (x_t - sqrt(1 - a_t) e_model) / sqrt(a_t) and adds the noise of step s:
 
     x_s = sqrt(a_s) x + sqrt(1 - a_s - v) e_model + sqrt(v) n,   v = eta^2 (1 - a_s) / (1 - a_t) (1 - a_t / a_s)
 
-eta = 1 over all steps is the ancestral sampler (Ho, Jain and Abbeel, 2020); eta = 0 adds no noise and may leave steps out
+eta = 1 over all steps is the ancestral sampler (Ho, Jain and Abbeel, 2020); eta = 0 is deterministic and may skip steps
 (Song, Meng and Ermon, DDIM, 2021).
 
 Trained by `objectives.denoised`.  B batch, T steps, D width.
@@ -33,10 +33,10 @@ NoiseSchedule = Literal["cosine", "linear"]
 
 @checked
 def alphas_cumprod(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
-    """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
+    """a_0 = 1, a_1, ..., a_T: cumulative products of 1 - beta, the fraction of the data's variance left after each step.  Float64.
 
     cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
-    linear: beta from 1e-4 to 0.02 for 1000 steps, and in proportion larger for fewer, so that as much noise comes together
+    linear: beta from 1e-4 to 0.02 for 1000 steps, and proportionally larger for fewer steps, so that the total noise is the same
     """
     if schedule == "cosine":
         angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + 0.008) / 1.008 * math.pi / 2
@@ -49,18 +49,18 @@ def alphas_cumprod(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
 
 @final
 class Diffusion(nn.Module):
-    """`model(x_t, t)` tells the noise in x_t, shaped like it; `noised` puts noise in, `sample` begins with noise alone.
+    """`model(x_t, t)` predicts the noise in x_t, shaped like it; `add_noise` is the forward process, `sample` the reverse one.
 
     The noise is sqrt(1 - a_t) x_t + sqrt(a_t) v with v = sqrt(a_t) e - sqrt(1 - a_t) x (Salimans and Ho, 2022).  The network
-    finds v alone: where nearly nothing of the data is left the noise is x_t itself, and no error of the network can hide that.
+    predicts v: where almost none of the data is left, the noise is x_t itself, whatever the network's error.
 
     Args:
         denoiser: (x_t, t) -> v; t (B,) are floats from 1 to T
         shape: of one example
         steps: T
-        schedule: how fast the data drown
-        span: lowest and highest value of the data: no step back means anything beyond; none allows everything
-        unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
+        schedule: noise schedule
+        span: lowest and highest value of the data, to which predictions are clipped; None does not clip
+        unit: the network sees (x - middle of the span) / unit; a standard deviation near 1 is best
     """
 
     alphas_cumprod: Tensor
@@ -84,13 +84,13 @@ class Diffusion(nn.Module):
         self.register_buffer("alphas_cumprod", alphas_cumprod(steps, schedule).float())
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
-        """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
+        """The noise in x at steps `time` (B,), integers from 1 to T; step 1 by default."""
         at = torch.ones(len(x), dtype=torch.long, device=x.device) if time is None else time
         a = self._alpha_bar(at, check_shape(x, self.shape, "Diffusion"))
         return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
     def add_noise(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
-        """Data x (B, *shape) after `time` (B,) steps, with this noise."""
+        """The forward process: data x (B, *shape) after `time` (B,) steps, with this noise."""
         a = self._alpha_bar(time, x)
         return a.sqrt() * ((check_shape(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
 
@@ -99,8 +99,8 @@ class Diffusion(nn.Module):
         """n examples.
 
         Args:
-            steps: how many of the T are taken, evenly spread; by default all
-            eta: share of fresh noise in each, 1 for ancestral sampling and 0 for none
+            steps: how many of the T steps to take, evenly spaced; all by default
+            eta: amount of fresh noise in each step: 1 for ancestral sampling (DDPM), 0 for none (DDIM)
         """
         taken = self.steps if steps is None else steps
         if not (1 <= taken <= self.steps and 0 <= eta <= 1):
@@ -115,10 +115,10 @@ class Diffusion(nn.Module):
         return self.middle + self.unit * x
 
     def reverse_step(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
-        """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
+        """One reverse step: x at step `now` -> x at the earlier step `then`, with fresh noise or none."""
         epsilon = self(x, torch.full((len(x),), now, device=x.device))
         a, b = self.alphas_cumprod[now], self.alphas_cumprod[then]
-        # Where little of the data is left, a network that is a little wrong asks for values that no data have.
+        # Where little of the data is left, a small error of the network predicts values outside the range of the data.
         clean = ((x - (1 - a).sqrt() * epsilon) / a.sqrt()).clamp(-self.reach, self.reach)
         epsilon = (x - a.sqrt() * clean) / (1 - a).sqrt()
         variance = eta**2 * (1 - b) / (1 - a) * (1 - a / b) if fresh is not None else torch.zeros_like(b)
@@ -131,7 +131,7 @@ class Diffusion(nn.Module):
 
 @final
 class PointDenoiser(nn.Module):
-    """A perceptron that reads a point and waves of the time."""
+    """An MLP that reads a point and the sinusoidal embedding of the time."""
 
     def __init__(self, size: int, width: int, depth: int) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class ImageDenoiser(nn.Module):
 
 @final
 class TimedResidual(nn.Module):
-    """Two convolutions beside a straight way, the time added between them."""
+    """Two convolutions with a shortcut; the time embedding is added between them."""
 
     def __init__(self, inputs: int, outputs: int, clock: int) -> None:
         super().__init__()
@@ -185,12 +185,12 @@ def _double(x: Tensor) -> Tensor:
 
 
 def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: NoiseSchedule = "cosine") -> Diffusion:
-    """For points with so many coordinates and a spread near 1; a perceptron tells the noise."""
+    """For points with `size` coordinates and a standard deviation near 1; the denoiser is an MLP."""
     return Diffusion(PointDenoiser(numbers((size,), "diffusion.points"), width, depth), (size,), steps, schedule)
 
 
 def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: NoiseSchedule = "cosine") -> Diffusion:
-    """For images with values in 0..1 and sides that are multiples of 4; a small U-shaped network tells the noise.
+    """For images with values in 0..1 and sides that are multiples of 4; the denoiser is a small U-Net.
 
     Args:
         width: channels at the full size

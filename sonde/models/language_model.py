@@ -1,6 +1,6 @@
-"""Language model: tokens -> blocks of any mixer -> logits of the next token at every place.
+"""Language model: tokens -> blocks of any mixer -> logits of the next token at every position.
 
-`forward` is for training; `advance` goes on from a state, in pieces of any length, and gives the same logits.
+`forward` is for training; `advance` continues from a state, in pieces of any length, and gives the same logits.
 
 B batch, T time, D width.
 """
@@ -32,16 +32,16 @@ class LanguageModel(nn.Module):
     """A stack of blocks between an embedding and a linear map to logits.
 
     Args:
-        vocabulary: how many tokens there are
+        vocabulary: vocabulary size
         width: model dimension
         depth: blocks
-        mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
+        mixer: sequence mixer, by name; its options may follow: 'gla heads=8 rank=4'
         ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
-        positions: how tokens are told their max_positions, which a mixer that does not see their order needs
-        max_positions: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
+        positions: position codes added to tokens, needed by a mixer that does not see their order
+        max_positions: longest sequence; sinusoidal positions need no limit
         dropout: dropout probability in each block
-        tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
-        noncausal: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+        tied: share the embedding matrix with the output layer
+        noncausal: allow a mixer that looks at later tokens; only valid where the input does not contain the targets
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
@@ -62,8 +62,8 @@ class LanguageModel(nn.Module):
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
-        # Tokens begin with numbers near 1, logits near 0.  With one matrix for both a token's own vector is still in the
-        # last block's output, so it has to begin smaller.
+        # Embeddings start with a standard deviation near 1, logits near 0.  With tied weights a token's own vector is still in
+        # the last block's output, so it has to start smaller.
         std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 1.0 if self.style.shrunk else 0.02
         scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
@@ -88,14 +88,14 @@ class LanguageModel(nn.Module):
         return self.logits(self.features(tokens, spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same, going on from the state that a call before this one returned."""
+        """The same, continuing from the state that an earlier call returned."""
         if not self.causal:
             raise BadInput("a bidirectional model cannot be advanced token by token", where="LanguageModel", fix="use forward")
         x, state = self.features(tokens, state, spans=spans)
         return self.logits(x), state
 
     def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """tokens (B, T) -> what logits are made of (B, T, D), and the state after it."""
+        """tokens (B, T) -> the last hidden states (B, T, D), and the state after them."""
         return self.through(self.embed(tokens), state, spans=spans)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -103,7 +103,7 @@ class LanguageModel(nn.Module):
         return embed(self.embedding, tokens, self.scale)
 
     def through(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same from vectors (B, T, D) in the place of tokens."""
+        """The same from vectors (B, T, D) instead of tokens."""
         after: State = {}
         if self.positions is not None:
             whole = parts(state, ["positions", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
 
 
 def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
-    """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that says which token is none."""
+    """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that names a token out of range."""
     if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
         raise BadInput(
             f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
@@ -140,7 +140,7 @@ def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Style) -> Tensor:
-    """Features (B, T, D) -> (B, T, vocabulary): through the head, or where there is none inner products with the embeddings."""
+    """Features (B, T, D) -> (B, T, vocabulary): through the head, or with tied weights inner products with the embeddings."""
     if head is not None:
         return head(x)
     shrink = style.shrink(table.embedding_dim, tied=True)
@@ -149,10 +149,10 @@ def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Sty
 
 @torch.no_grad()
 def begin_small(stack: Stack) -> None:
-    """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches.
+    """Initialize as in GPT-2: a standard deviation of 0.02, divided by the root of the number of branches where a branch ends.
 
-    Of parts that declare a `small_start`, which are attention and the networks: other mixers begin in ways of their own, such
-    as with a gate that forgets little.
+    Applies to modules that declare `small_start`: attention and feed-forward networks.  Other mixers have an initialization of
+    their own, such as a forget gate that starts near one.
     """
     branches = sum(1 + (block.cross is not None) + (block.ffn is not None) for block in stack.blocks)
     for branch in stack.modules():
@@ -174,7 +174,7 @@ def mixer_of(text: str, width: int, **more: Any) -> Mixer:
     """A mixer from its name or file and any options after it: 'gla', 'gla heads=8 rank=4', './fade.py heads=8'.
 
     Args:
-        more: options for what the text does not say
+        more: defaults for options that the text leaves out
     """
     name, options = registry.parse(text, "mixer")
     return mixer(name, width, **{**more, **options})

@@ -1,6 +1,6 @@
-"""A sequence read from both ends, and layers one above the other, of any mixer.
+"""Bidirectional and stacked layers of any mixer.
 
-Two mixers read the same sequence, one of them from its end: y_t = [forward_t; backward_t], so every output has seen every input.
+Two mixers read the same sequence, one of them backwards: y_t = [forward_t; backward_t], so every output depends on every input.
 
 B batch, T time, D width.
 """
@@ -20,7 +20,7 @@ from .stack import parts, prefix_state
 
 
 def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
-    """Each sequence of x (B, T, ...) from its end to its beginning; what lies between them stays where it is."""
+    """Reverse each sequence of x (B, T, ...) in time; padding stays where it is."""
     if spans is None:
         return x.flip(1)
     lengths = spans.lengths
@@ -31,11 +31,11 @@ def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
 
 @final
 class Bidirectional(nn.Module):
-    """Outputs of two mixers side by side, (B, T, 2 D); the second reads from the end.
+    """Concatenated outputs of two mixers, (B, T, 2 D); the second reads backwards.
 
     Args:
-        forward_mixer: reads from the beginning
-        backward_mixer: reads from the end; none is the same mixer, with the same weights
+        forward_mixer: reads forwards
+        backward_mixer: reads backwards; None is the same mixer, with the same weights
     """
 
     causal = False
@@ -47,7 +47,7 @@ class Bidirectional(nn.Module):
             raise BadInput(f"mixers of width {widths} cannot read one sequence", where="Bidirectional")
         self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
         self.width, self.out_width = forward_mixer.width, 2 * forward_mixer.width
-        """numbers per token that go in, and that come out"""
+        """features per token of the input and of the output"""
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """x (B, T, D) -> y (B, T, 2 D), and the final state of each direction, from which nothing can be continued."""
@@ -60,9 +60,9 @@ class Bidirectional(nn.Module):
 
 @final
 class Stacked(nn.Module):
-    """Mixers one after the other without anything between them but dropout; their states stand under "0.", "1.", ...
+    """Mixers one after the other with dropout between them; their states have the prefixes "0.", "1.", ...
 
-    A layer that reads in both directions gives twice the width: a linear map leads from it to the next one.
+    A bidirectional layer has twice the width: a linear layer projects it back for the next one.
 
     Args:
         layers: mixers, or pairs of them

@@ -1,4 +1,4 @@
-"""Residual connection: a branch learns a correction to what it is given [he2016a].
+"""Residual connection: a branch learns a correction to its input [he2016a].
 
 H(x) = F(x) + skip x          dL/dx = (dF/dx)^T dL/dH + skip dL/dH
 """
@@ -19,7 +19,7 @@ class Residual(nn.Module):
 
     Args:
         branch: F, any module; it may change the shape only where the shortcut does too
-        shortcut: what is added to; without it x itself
+        shortcut: module on the shortcut; None is the identity
         skip: factor of the shortcut; 1 keeps gradients through any depth, less or more shrinks or grows them geometrically
     """
 

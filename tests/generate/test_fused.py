@@ -169,7 +169,7 @@ def test_gradients_training_and_autocast_are_the_models_own():
 @pytest.mark.parametrize(("make", "why"), [
     (lambda: nn.Linear(3, 3), "Linear is not a LanguageModel"),
     (lambda: model(mixer="gla"), "mixer GLA has no operations"),
-    (lambda: model(mixer="attention positions=relative"), "numbers for distances"),
+    (lambda: model(mixer="attention positions=relative"), "biases of distances"),
     (lambda: model(mixer="attention causal=false", noncausal=True), "later tokens"),
     (lambda: model(torch.bfloat16), "bfloat16"),
 ])  # fmt: skip

@@ -1,4 +1,4 @@
-"""Llama (Touvron and others 2023): rotary places, root-mean-square norms before the branches, a gated network, grouped keys."""
+"""Llama (Touvron and others 2023): rotary positions, root-mean-square norms before the branches, a gated network, grouped keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeltaNet: what the state holds under a key is moved toward the new value, instead of added to.
+"""DeltaNet: the value stored under a key is moved toward the new value, instead of added to.
 
     S_t = (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
 
@@ -35,8 +35,8 @@ class DeltaNet(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        taps: tokens the short convolution looks at
-        negative: let the write strength reach 2, so that a step can also turn what it finds around
+        taps: kernel size of the short convolution
+        negative: let the write strength reach 2, so that transitions can have negative eigenvalues
         gate: multiply the output by a swish gate
     """
 

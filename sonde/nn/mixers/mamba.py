@@ -1,4 +1,4 @@
-"""Mamba: every entry of the state decays at its own rate over a time step that each token chooses for each channel.
+"""Mamba: every entry of the state decays at its own rate over a time step that depends on the token and the channel.
 
     S_t = exp(-a_t rate) o S_{t-1} + k_t (x) (a_t v_t)        o_t = S_t^T q_t + d v_t
 
@@ -38,8 +38,8 @@ class Mamba(Recurrent):
     Args:
         width: model dimension
         states: entries of the state for each channel
-        expand: channels of the recurrence for each number of a token
-        rank: width of the bottleneck that makes the time steps; none is a sixteenth of the width
+        expand: channels of the recurrence as a multiple of the width
+        rank: rank of the projection of the time steps; None is a sixteenth of the width
         taps: kernel size of the short convolution (d_conv)
     """
 

@@ -1,4 +1,4 @@
-"""Mamba-2: one share of the whole state is kept at each step, so that pairs of positions have one weight for all channels.
+"""Mamba-2: a scalar decay of the whole state at each step, so that pairs of positions have one weight for all channels.
 
     S_t = gamma_t S_{t-1} + k_t (x) v_t        o_t = S_t^T q_t
 
@@ -44,10 +44,10 @@ class Mamba2(Recurrent):
         heads: independent states
         states: width of the keys and queries
         groups: sets of heads that share keys and queries
-        expand: channels of the recurrence for each number of a token
-        taps: tokens the short convolution looks at
-        least: no time step is shorter
-        most: no time step is longer; none is no limit
+        expand: channels of the recurrence as a multiple of the width
+        taps: kernel size of the short convolution
+        least: shortest time step
+        most: longest time step; None is no limit
     """
 
     no_decay = ("log_rate", "D")

@@ -23,8 +23,8 @@ class RNN(Cell):
 
     Args:
         width: model dimension
-        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-        activation: what bends the sum
+        hidden: width of the state; None is that of the tokens, otherwise an output projection follows
+        activation: the nonlinearity g
     """
 
     @checked

@@ -1,8 +1,8 @@
-"""RWKV-6: each row of the state forgets at a rate each token chooses, and the present token is read with a weight of its own.
+"""RWKV-6: each row of the state has a data-dependent decay, and the current token is read with a weight of its own.
 
     S_t = Diag(a_t) S_{t-1} + k_t (x) v_t        o_t = (S_{t-1} + bonus_t)^T q_t
 
-The notes weigh the values of the present token, bonus_t = k_t (x) (d v_t); the published model its keys, (d k_t) (x) v_t.
+The notes weight the values of the current token, bonus_t = k_t (x) (d v_t); the published model its keys, (d k_t) (x) v_t.
 
 Peng et al., Eagle and Finch: RWKV with Matrix-Valued States and Dynamic Recurrence, 2024.
 """
@@ -28,7 +28,7 @@ BonusSide = Literal["value", "key"]
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: BonusSide = "value") -> Rule:
     """S = Diag(a) S + k (x) v, read before it is written: o = (S_{t-1} + bonus)^T q.
 
-    q, k, log_a (B, H, L, K), v (B, H, L, V); d (H, V) weighs the values of the present token, or (H, K) its keys
+    q, k, log_a (B, H, L, K), v (B, H, L, V); d (H, V) weights the values of the current token, or (H, K) its keys
     """
     side = {"bonus_value": d} if bonus == "value" else {"bonus_key": d}
     return (yield Steps(q, k, v, log_key=log_a, read="before", **side))
@@ -36,14 +36,14 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, d: Tensor, bonus: Bonus
 
 @final
 class RWKV6(Recurrent):
-    """The layer: each token is blended with the one before it in shares it chooses itself; a norm for each head, a swish gate.
+    """The layer: token shift with data-dependent weights, a norm for each head, a swish gate.
 
     Args:
         width: model dimension
         heads: independent states
-        rank: width of the bottleneck that makes each of the five blends
-        decay_rank: width of the bottleneck that makes the forget gate
-        bonus: what the weight of the present token multiplies; the published model weighs its keys
+        rank: rank of the projections of the five token shifts
+        decay_rank: rank of the projection of the decay
+        bonus: whether the weight of the current token multiplies its keys, as in the published model, or its values
     """
 
     no_decay = ("time_mix", "time_first")
@@ -54,9 +54,9 @@ class RWKV6(Recurrent):
     ) -> None:
         super().__init__()
         self.width, self.heads, self.bonus = width, heads, bonus
-        place = torch.arange(width) / width
-        # Shares of the token before, for the bottleneck and for w, k, v, r, g: as in the first layer of the published model
-        self.time_mix = nn.Parameter(torch.stack([1 - place] * 4 + [1 - place.sqrt()] * 2))
+        channel = torch.arange(width) / width
+        # Weights of the previous token, for the low-rank projection and for w, k, v, r, g: as in the first layer of the published model
+        self.time_mix = nn.Parameter(torch.stack([1 - channel] * 4 + [1 - channel.sqrt()] * 2))
         self.blend_in = nn.Parameter(torch.zeros(width, 5 * rank))
         self.blend_out = nn.Parameter(torch.empty(5, rank, width).uniform_(-0.01, 0.01))
         along = torch.arange(width) / max(width - 1, 1)

@@ -1,4 +1,4 @@
-"""S4: every channel runs the same linear filter at every step, a sum of decaying (and turning) exponentials.
+"""S4: every channel is a fixed linear filter, a sum of decaying (and oscillating) exponentials.
 
     S_t = exp(-a rate) o S_{t-1} + B o v_t        o_t = sum over states of C o S_t, + d v_t
 
@@ -29,19 +29,19 @@ def rule(v: Tensor, a: Tensor, rate: Tensor, B: Tensor, C: Tensor, d: Tensor | N
     v (B, H, L, V), time step a (H, V), rate = e^A, B, C (H, K, V), skip d (H, V) or None.  Where they are complex each
     state stands for a conjugate pair, and twice the real part is read.
     """
-    # B is the same at every step, so it may as well wait until the state is read.
+    # B is the same at every step, so it is applied when the state is read.
     out = yield Steps(None, None, v, log_value=-a, rate=rate, weight=B * C)
     return out if d is None else out + d.unsqueeze(1) * v
 
 
 @final
 class S4(Recurrent):
-    """The layer (S4D): a filter for each channel with a zero-order hold, GELU, then a gated map that mixes the channels.
+    """The layer (S4D): a filter for each channel with a zero-order hold, GELU, then a gated linear layer that mixes the channels.
 
     Args:
         width: model dimension
         states: exponentials in each channel's filter; complex ones count as two, a conjugate pair
-        kind: complex filters ring (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
+        kind: complex filters oscillate (rates 1/2 - i pi n), real ones only decay (rates 1, 2, 3, ..)
     """
 
     no_decay = ("log_step", "log_rate", "A_imag", "D")
@@ -59,7 +59,7 @@ class S4(Recurrent):
         if kind == "complex":
             self.log_rate = nn.Parameter(torch.full((1, n, width), math.log(0.5)))
             self.A_imag = nn.Parameter(math.pi * torch.arange(float(n)).view(1, n, 1).repeat(1, 1, width))
-            # Real and imaginary part as two numbers: a complex parameter would not survive a change of precision.
+            # Real and imaginary part as two numbers: a complex parameter would not survive a change of dtype.
             self.C = nn.Parameter(torch.randn(1, n, width, 2) * 0.5**0.5)
         else:
             self.log_rate = nn.Parameter(torch.arange(1.0, n + 1).log().view(1, n, 1).repeat(1, 1, width))
@@ -71,7 +71,7 @@ class S4(Recurrent):
         a, rate, C = full(self.log_step).exp(), full(self.log_rate).exp(), full(self.C)
         if self.kind == "complex":
             rate, C = torch.complex(rate, -full(self.A_imag)), torch.complex(*C.unbind(-1))
-        B = -torch.expm1(-a.unsqueeze(1) * rate) / rate  # the input is held between two steps
+        B = -torch.expm1(-a.unsqueeze(1) * rate) / rate  # zero-order hold
         o, after = self.recur(rule(x.unsqueeze(1), a, rate, B, C, self.D), state, lengths)
         return F.glu(self.out(F.gelu(o.squeeze(1)))), after
 

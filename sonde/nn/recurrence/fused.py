@@ -11,10 +11,10 @@ from .steps import Steps
 
 
 def why_not(s: Steps) -> str:
-    """Why these steps cannot be fused here; '' if they can."""
+    """Why there is no fused form here; '' if there is one."""
     if "fused" not in s.forms:
         return f"there is no fused kernel for '{s.name}'"
-    if s.v.device.type in ("cpu", "meta"):  # sizes alone are counted as the kernel would run them
+    if s.v.device.type in ("cpu", "meta"):  # meta tensors are counted as the kernel would run
         from ... import kernels
 
         return "" if kernels.available() else kernels.why_not()
@@ -32,7 +32,7 @@ def available_forms(s: Steps) -> tuple[str, ...]:
 
 
 def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the kernel of this kind of recurrence, for which `why_not` has no reason."""
+    """Run the kernel of this kind of recurrence; `why_not` must be ''."""
     if s.v.device.type == "cuda":
         from . import gpu
 
