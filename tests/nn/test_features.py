@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sonde.core.errors import BadInput
 from sonde.nn.features import Fourier, feature
 
 NAMES = ["identity", "elu", "relu", "polynomial", "dpfp", "hedgehog"]
@@ -73,8 +72,3 @@ def test_fourier_gradients_even_at_zero() -> None:
     x = torch.zeros(1, 2, 1, 3, dtype=torch.float64, requires_grad=True)
     phi(x).sum().backward()
     assert x.grad is not None and x.grad.isfinite().all()
-
-
-def test_an_unknown_name() -> None:
-    with pytest.raises(BadInput, match="argument 'name' of feature must be one of .*not 'hedghog'; did you mean 'hedgehog'"):
-        feature("hedghog", 4)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.abc import ABC, average_rule, rule
 from sonde.nn.recurrence import run
 from sonde.nn.spans import Spans
@@ -115,8 +114,3 @@ def test_position_and_sums_go_on_with_each_sequence(average: bool) -> None:
     assert torch.allclose(rest[0], whole[0, :12], atol=1e-12) and torch.allclose(rest[1], whole[1, 9:], atol=1e-12)
     grads = torch.autograd.grad(rest.square().sum(), list(layer.parameters()))
     assert all(g.isfinite().all() for g in grads)
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        ABC(10, 3)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.deltanet import DeltaNet, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -96,8 +95,3 @@ def written_out(gate: bool, most: float):
 def test_layer_is_what_is_written_out(L: int, gate: bool, negative: bool) -> None:
     layer = stirred(DeltaNet(width=12, heads=3, gate=gate, negative=negative)).double()
     same_layer(layer, written_out(gate, 2.0 if negative else 1.0), normal(8, 2, L, 12))
-
-
-def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(BadInput, match="a width of 10 cannot be divided into 4 heads"):
-        DeltaNet(width=10, heads=4)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers import linear
 from sonde.nn.mixers.dfw import DFW, rule
 from sonde.nn.recurrence import run
@@ -67,8 +66,3 @@ def test_gates_begin_uniform() -> None:
     gates = torch.sigmoid(DFW(2000, 1).forget_value.bias.detach()).sort().values
     assert (gates - torch.linspace(0, 1, 2000)).abs().max() < 0.04  # Kolmogorov's bound at the level 0.002
     assert gates[0] > 0 and gates[-1] < 1
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        DFW(10, 3)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.gated_rfa import GatedRFA, rule
 from sonde.nn.recurrence import run, watching
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
@@ -87,8 +86,3 @@ def test_a_gate_that_writes_nothing_is_counted() -> None:
     with watching() as watch:
         out = run(rule(q, k, v, torch.zeros(B, H, 4, dtype=torch.float64)))[0]
     assert watch.guarded == B * H * 4 and torch.equal(out, torch.zeros_like(out))
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        GatedRFA(10, 3)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.gla import GLA, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -57,8 +56,3 @@ def test_all_pairs_with_cumulative_products() -> None:
     P = log_a.exp().cumprod(2)
     wanted = ((q * P) @ (k / P).mT).tril() @ v
     assert torch.allclose(run(rule(q, k, v, log_a), form="parallel")[0], wanted, atol=1e-9)
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 64 cannot be divided into 5 heads"):
-        GLA(64, 5)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers import abc
 from sonde.nn.mixers.gsa import GSA, rule
 from sonde.nn.recurrence import run
@@ -58,8 +57,3 @@ def test_without_forgetting_it_is_abc() -> None:
     for form in ("step", "parallel", "chunk", "scan"):
         gated = run(rule(q, k, v, phi, torch.zeros_like(log_a)), form=form)[0]
         assert torch.allclose(gated, run(abc.rule(q, k, v, phi), form=form)[0], atol=1e-10)
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        GSA(10, 3)

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
-from sonde.nn.mixers import gla, mixer
+from sonde.nn.mixers import gla
 from sonde.nn.mixers.hgrn2 import HGRN2, rule
 from sonde.nn.recurrence import run, watching
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -61,10 +60,3 @@ def test_no_gate_falls_below_the_bound() -> None:
         HGRN2(10, 2, bound=0.7)(100 * normal(5, 2, 9, 10).float())
     gates = watch.seen[0][0].log_key.exp()
     assert 0.7 - 1e-6 <= gates.min() < 0.71 and gates.max() > 0.99
-
-
-def test_bounds_and_widths_that_do_not_fit_are_named() -> None:
-    with pytest.raises(BadInput, match="option 'bound' of mixer 'hgrn2' must be >= 0 and < 1"):
-        mixer("hgrn2", 10, bound=1.0)
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        HGRN2(10, 3)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.linear import Linear, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -43,8 +42,3 @@ def test_the_mask_is_lower_triangular() -> None:
         out = run(rule(q, k, v), form=form)[0]
         assert torch.allclose(out, scores.tril() @ v, atol=1e-10)
         assert not torch.allclose(out, scores.triu() @ v, atol=1)
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        Linear(10, 3)

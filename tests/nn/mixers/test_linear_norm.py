@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sonde.core.errors import BadInput
 from sonde.nn.features import feature
 from sonde.nn.mixers.linear_norm import LinearNorm, rule
 from sonde.nn.recurrence import run, watching
@@ -74,8 +73,3 @@ def test_a_positive_map_is_never_held() -> None:
     with watching() as watch:
         run(rule(*inputs(65), feature("elu", K)))
     assert watch.denominators == B * H * 65 and watch.guarded == 0
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        LinearNorm(10, 3)

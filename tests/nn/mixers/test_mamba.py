@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
-from sonde.nn.mixers import mixer
 from sonde.nn.mixers.mamba import Mamba, rule, tiny
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
@@ -84,11 +82,6 @@ def test_starts_as_published() -> None:
     dt = F.softplus(layer.step_bias).detach()
     assert float(dt.min()) >= 1e-3 and float(dt.max()) <= 0.1 + 1e-6
     assert layer.step.weight.shape == (64, 2) and bool((layer.D == 1).all())
-
-
-def test_options_are_checked() -> None:
-    with pytest.raises(BadInput, match="option 'states' of mixer 'mamba' must be >= 1, not 0"):
-        mixer("mamba", 8, states=0)
 
 
 # The transformers package -------------------------------------------------------------------------------------------

@@ -78,7 +78,5 @@ def test_the_position_goes_on_with_each_sequence() -> None:
 
 
 def test_widths_that_do_not_fit_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        RetNet(10, 3)
     with pytest.raises(BadInput, match="2 heads of width 5 cannot be rotated in pairs"):
         RetNet(10, 2)

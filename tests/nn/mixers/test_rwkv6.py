@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
-from sonde.nn.mixers import mixer
 from sonde.nn.mixers.rwkv6 import RWKV6, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
@@ -109,13 +107,6 @@ def test_starts_as_published() -> None:
     assert torch.equal(share[:, 0], torch.ones(6)) and float(share[5, 2]) == pytest.approx(0.5) and float(share[1, 2]) == 0.75
     assert torch.allclose(layer.time_first.detach().flatten()[:4], torch.tensor([0.0, 0.1, -0.1, 0.0]))
     assert not layer.blend_in.any() and not layer.decay_in.any()
-
-
-def test_wrong_options_are_named() -> None:
-    with pytest.raises(BadInput, match="a width of 10 cannot be divided into 4 heads"):
-        RWKV6(width=10, heads=4)
-    with pytest.raises(BadInput, match="did you mean 'key'"):
-        mixer("rwkv6", 8, bonus="keys")
 
 
 def test_contains_rwkv4_of_transformers() -> None:

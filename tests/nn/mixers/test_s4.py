@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
-from sonde.nn.mixers import mixer
 from sonde.nn.mixers.s4 import S4, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
@@ -120,5 +119,3 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
 def test_wrong_options_are_named() -> None:
     with pytest.raises(BadInput, match="7 complex states are no conjugate pairs"):
         S4(width=4, states=7)
-    with pytest.raises(BadInput, match="did you mean 'real'"):
-        mixer("s4", 4, kind="reel")
