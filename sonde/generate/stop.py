@@ -38,7 +38,7 @@ class Stop:
         if "" in self.strings:
             raise BadInput("a stop string is empty", where="Stop", fix="give at least one character")
         if self.strings and self.tokenizer is None:
-            raise BadInput("stop strings need a tokenizer that spells tokens", where="Stop", fix="give tokenizer=...")
+            raise BadInput("stop strings need a tokenizer", where="Stop", fix="give tokenizer=...")
 
     @property
     def ends(self) -> tuple[int, ...]:

@@ -135,7 +135,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = (saved.to(dy.dtype) for saved in ctx.saved_tensors)  # hooks may have changed their dtype, and their layout
-        if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # torch has to see what is differentiated again, or batched
+        if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # double backward or vmap: torch has to record it
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
         dy, x = channels_last(dy), channels_last(x)

@@ -204,7 +204,7 @@ def _(kind, p, weight, inner, vector, h, c, lengths, out, gates, cells, dout, dl
 def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     ctx.kind, *tensors, keep = inputs
     if not keep:
-        raise BadInput("gradients of sonde::gates were asked of a call that kept nothing", fix="call sonde.kernels.gates.lstm, gru or rnn")
+        raise BadInput("sonde::gates was called without 'keep' and has no gradients", fix="call sonde.kernels.gates.lstm, gru or rnn")
     ctx.set_materialize_grads(False)
     out, _, _, gates, cells = output
     ctx.mark_non_differentiable(gates, cells)

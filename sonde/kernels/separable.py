@@ -156,7 +156,7 @@ def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple
     *inputs, past = ctx.saved_tensors
     q, _k, v, log_head, log_key, log_value, state = inputs
     if log_value is not None and past.numel() < v.numel():
-        raise BadInput("the separable kernel kept nothing to differentiate", fix="run it with gradients turned on")
+        raise BadInput("the separable kernel was run without gradients", fix="run it with gradients turned on")
     dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
     if q.shape[1] != dq.shape[1]:
         dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))

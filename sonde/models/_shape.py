@@ -45,6 +45,6 @@ def check_shape(x: Tensor, shape: Shape, where: str) -> Tensor:
 def noise(model: nn.Module, n: int, shape: Shape, generator: torch.Generator | None) -> Tensor:
     """Standard normal noise (n, *shape) on the device and in the dtype of the model."""
     if n < 0:
-        raise BadInput(f"there are no {n} samples", where="sample")
+        raise BadInput(f"cannot draw {n} samples", where="sample")
     like = next(model.parameters())
     return torch.randn(n, *shape, generator=generator, device=like.device, dtype=like.dtype)

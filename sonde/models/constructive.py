@@ -26,7 +26,9 @@ def interpolant(knots: Any, values: Any) -> MLP:
     """The ReLU network with one hidden unit per interval that passes through (knots, values) and is straight between them."""
     x, y = np.asarray(knots, dtype=float), np.asarray(values, dtype=float)
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2 or not (np.diff(x) > 0).all() or not np.isfinite(y).all():
-        raise BadInput("knots must rise and have a finite value each", where="interpolant", fix="sort them and drop repeats; two at least")
+        raise BadInput(
+            "knots must be increasing, with a finite value each", where="interpolant", fix="sort them and drop repeats; two at least"
+        )
     slopes = np.diff(y) / np.diff(x)
     bends = np.diff(slopes, prepend=0.0)  # each unit adds the change of slope at its own knot
     return from_layers([(np.ones((len(bends), 1)), -x[:-1]), (bends[None], y[:1])])

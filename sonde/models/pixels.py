@@ -114,7 +114,7 @@ def levels_of(x: Tensor, levels: int) -> Tensor:
     if x.ndim != 4 or x.shape[1] != 1:
         raise _error(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise _error("levels are those of numbers from 0 to 1", "do not standardize the images")
+        raise _error("pixel values must be from 0 to 1", "do not standardize the images")
     return (x.squeeze(1) * (levels - 1)).round().long()
 
 

@@ -158,7 +158,7 @@ class Seq2Seq(nn.Module):
         """Position by position: attend to the source with the last state, then take a step with the context."""
         assert self.feed is not None and self.attention is not None
         if spans is not None:
-            raise BadInput("prompts of different lengths cannot be fed place by place", where="Seq2Seq", fix="give them one by one")
+            raise BadInput("prompts of different lengths cannot be fed position by position", where="Seq2Seq", fix="give them one by one")
         query, seen = about["query"].unsqueeze(1), []
         for token in x.split(1, 1):
             context, weights = self.attention(query, about["keys"], about["memory"], about["lengths"])

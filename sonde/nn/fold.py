@@ -53,7 +53,7 @@ def fold(model: nn.Module, example: Tensor) -> Folded:
             model.set_submodule(norm, nn.Identity())
     with torch.no_grad():
         if not _equal(model(example), expected):
-            raise _error("the folded model gives other numbers", "its output must be finite and depend on its input alone")
+            raise _error("the folded model has different outputs", "its output must be finite and depend on its input alone")
     return Folded(model, pairs)
 
 

@@ -51,7 +51,7 @@ class Spans:
         whole = (offsets >= start.unsqueeze(1)) & (offsets < (start + count).unsqueeze(1))
         if not torch.equal(whole, mask):
             row = int((whole != mask).any(1).int().argmax())
-            raise BadInput(f"row {row} of the mask has a hole", where="Spans", fix="pad on the left or on the right only")
+            raise BadInput(f"row {row} of the mask has padding in the middle", where="Spans", fix="pad on the left or on the right only")
         return cls(torch.arange(len(mask), device=mask.device), start, start + count, len(mask))
 
     @classmethod

@@ -94,7 +94,7 @@ def test_gradients_reach_inputs_and_states_and_nothing_between() -> None:
         (lambda: Spans.of_lengths(torch.tensor([1, -1])), "one whole number >= 0 for each row"),
         (lambda: Spans.of_lengths(torch.tensor([1.0])), "one whole number >= 0 for each row"),
         (lambda: Spans.of_mask(torch.ones(3)), r"a padding mask is \(batch, time\), not \(3,\)"),
-        (lambda: Spans.of_mask(torch.tensor([[1, 1, 1], [1, 0, 1]])), "row 1 of the mask has a hole.*left or on the right"),
+        (lambda: Spans.of_mask(torch.tensor([[1, 1, 1], [1, 0, 1]])), "row 1 of the mask has padding in the middle.*left or on the right"),
         (lambda: Spans.packed(torch.tensor([0, 4, 3])), r"never fall, not \[0, 4, 3\].*give 0, n1, n1 \+ n2"),
         (lambda: Spans.packed(torch.tensor([1, 4])), "begin at 0"),
         (lambda: Spans.packed(torch.tensor([0])), "two or more"),

@@ -92,7 +92,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     rows: list[TensorRow] = family.table(model)
     extra = own.keys() - {row.ours for row in rows}
     if extra:
-        detail = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
+        detail = f"a {kind} checkpoint cannot represent '{sorted(extra)[0]}'"
         raise BadInput(detail, where="save", fix="merge or remove adapters before saving")
     tensors = {name: part for row in rows for name, part in row.give(own[row.ours].detach()).items()}
     texts = {name: files.dump_json(value) for name, value in written.items()}
@@ -113,7 +113,9 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
         files.disk.fsync_directory(folder.parent)
     except OSError as error:
         files.remove_quietly(aside)
-        raise ResourceFault(f"the model could not be written: {error.strerror or error}", where=str(folder), fix="make room") from error
+        raise ResourceFault(
+            f"the model could not be written: {error.strerror or error}", where=str(folder), fix="free disk space"
+        ) from error
     except BaseException:
         files.remove_quietly(aside)
         raise
@@ -169,7 +171,7 @@ class _Files:
             self.parts[name] = self._open(folder / name)
             for tensor in self.parts[name]:
                 if tensor in self.home:
-                    raise DataUnusable(f"tensor '{tensor}' stands in two files", where=str(folder / name), fix="restore the files")
+                    raise DataUnusable(f"tensor '{tensor}' is in two files", where=str(folder / name), fix="restore the files")
                 self.home[tensor] = name
         self.alias = {name: name for name in self.home}
 

@@ -169,7 +169,7 @@ def refuse(family: str, faults: Mapping[str, bool]) -> None:
     """An error for the first thing a model has that a checkpoint of this family cannot represent."""
     for what, present in faults.items():
         if present:
-            raise BadInput(f"a {family} checkpoint has no place for {what}", where="save", fix="build the model in another style")
+            raise BadInput(f"a {family} checkpoint cannot represent {what}", where="save", fix="build the model in another style")
 
 
 def their_name(table: Mapping[str, str], ours: str) -> str:

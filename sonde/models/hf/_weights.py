@@ -61,7 +61,9 @@ def save_weights(model: nn.Module, path: str | Path) -> None:
         files.make_folder(path.parent)
         files.replace_file(path, b"".join(encode(model.state_dict(), {"format": "pt"})))
     except OSError as error:
-        raise ResourceFault(f"the weights could not be written: {error.strerror or error}", where=str(path), fix="make room") from error
+        raise ResourceFault(
+            f"the weights could not be written: {error.strerror or error}", where=str(path), fix="free disk space"
+        ) from error
 
 
 def _unfit(what: str, path: Path) -> BadInput:

@@ -52,7 +52,9 @@ class S4(Recurrent):
     ) -> None:
         super().__init__()
         if kind == "complex" and states % 2:
-            raise BadInput(f"{states} complex states are no conjugate pairs", where="S4", fix=f"use {states + 1} states, or kind='real'")
+            raise BadInput(
+                f"{states} complex states do not form conjugate pairs", where="S4", fix=f"use {states + 1} states, or kind='real'"
+            )
         self.width, self.kind = width, kind
         n = states // 2 if kind == "complex" else states
         self.log_step = nn.Parameter(step_sizes(width).log().unsqueeze(0))

@@ -117,5 +117,5 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(BadInput, match="7 complex states are no conjugate pairs"):
+    with pytest.raises(BadInput, match="7 complex states do not form conjugate pairs"):
         S4(width=4, states=7)
