@@ -89,9 +89,9 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
 
     one, letters = model(), Letters()
     text = letters.decode(generate(one, prompts(), 60, seed=1)[0])
-    wanted = text[20:23]
-    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(wanted, "zz"), tokenizer=letters))
-    assert letters.decode(stopped[0]) == text[: text.index(wanted) + 3]
+    expected = text[20:23]
+    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(expected, "zz"), tokenizer=letters))
+    assert letters.decode(stopped[0]) == text[: text.index(expected) + 3]
 
 
 @torch.no_grad()

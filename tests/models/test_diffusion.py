@@ -48,8 +48,8 @@ def exact(deviation: float = 0.6, steps: int = 200) -> Diffusion:
 def test_the_best_network_tells_the_mean_of_the_noise():
     model, a = exact(), alphas_cumprod(200)[25]
     x = torch.randn(4, 3, dtype=torch.float64)
-    wanted = (1 - a).sqrt() / (a * 0.36 + 1 - a) * x
-    torch.testing.assert_close(model(x, torch.full((4,), 25)), wanted, atol=1e-6, rtol=1e-6)
+    expected = (1 - a).sqrt() / (a * 0.36 + 1 - a) * x
+    torch.testing.assert_close(model(x, torch.full((4,), 25)), expected, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("steps, eta", [(None, 1.0), (None, 0.0), (100, 0.0), (100, 0.5)])
@@ -66,8 +66,8 @@ def test_an_ancestral_step_is_that_of_ho_jain_and_abbeel():
     a, before = model.alphas_cumprod[t], model.alphas_cumprod[t - 1]
     alpha, beta = a / before, 1 - a / before
     mean = (x - beta / (1 - a).sqrt() * model(x, torch.full((5,), t))) / alpha.sqrt()
-    wanted = mean + ((1 - before) / (1 - a) * beta).sqrt() * fresh
-    torch.testing.assert_close(model.reverse_step(x, t, t - 1, fresh), wanted)
+    expected = mean + ((1 - before) / (1 - a) * beta).sqrt() * fresh
+    torch.testing.assert_close(model.reverse_step(x, t, t - 1, fresh), expected)
 
 
 def test_a_ddim_step_takes_the_same_noise_along():

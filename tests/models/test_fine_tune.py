@@ -50,8 +50,8 @@ def test_a_summary_is_its_loop(take):
     for lengths in (LENGTHS, None):
         ends = [7] * 3 if lengths is None else lengths.tolist()
         rows = [row[:n] for row, n in zip(y, ends)]
-        wanted = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
-        torch.testing.assert_close(pool(y, lengths, take), wanted, equal_nan=True)
+        expected = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
+        torch.testing.assert_close(pool(y, lengths, take), expected, equal_nan=True)
 
 
 @torch.no_grad()

@@ -61,8 +61,8 @@ def test_a_bottleneck_is_its_formula():
         nn.init.normal_(p)
     v = torch.randn(2, 7)
     y = part.base(v)
-    wanted = y + nn.functional.gelu(y @ part.down.weight.mT + part.down.bias) @ part.up.weight.mT + part.up.bias
-    torch.testing.assert_close(part(v), wanted)
+    expected = y + nn.functional.gelu(y @ part.down.weight.mT + part.down.bias) @ part.up.weight.mT + part.up.bias
+    torch.testing.assert_close(part(v), expected)
 
 
 def test_lora_is_a_change_of_the_matrix():
@@ -72,8 +72,8 @@ def test_lora_is_a_change_of_the_matrix():
     v = torch.randn(4, 7)
     assert torch.equal(part(v), base(v)) and part.a.std() > 0
     nn.init.normal_(part.b)
-    wanted = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
-    torch.testing.assert_close(part(v), wanted)
+    expected = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
+    torch.testing.assert_close(part(v), expected)
     torch.testing.assert_close(part.weight, base.weight + 2.0 * part.b @ part.a)
     with pytest.raises(BadInput, match="LoRA rank 6 is larger"):
         Lora(base, 6)
@@ -136,11 +136,11 @@ def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
     prompted = Prompted(body, tokens=first)
     assert trainable_names(prompted) == ["prompt"] and count(prompted) == 4 * D
     long = torch.cat([first.expand(3, -1), x()], 1)
-    wanted = body(long)[:, 4:]
-    torch.testing.assert_close(prompted(x()), wanted)
+    expected = body(long)[:, 4:]
+    torch.testing.assert_close(prompted(x()), expected)
     start, state = prompted.advance(x()[:, :3])
     rest, _ = prompted.advance(x()[:, 3:], state)
-    torch.testing.assert_close(torch.cat([start, rest], 1), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat([start, rest], 1), expected, rtol=1e-4, atol=1e-5)
     lengths = torch.tensor([7, 2, 5])
     padded = prompted.features(x(), spans=Spans.of_lengths(lengths))[0]
     torch.testing.assert_close(padded[1, :2], prompted.features(x()[1:2, :2])[0][0], rtol=1e-4, atol=1e-5)
@@ -156,8 +156,8 @@ def test_a_prompt_before_a_model_with_kinds():
     body = Bert(17, D, 2, "attention heads=3", max_positions=12).eval()
     first = torch.tensor([3, 1])
     prompted, kinds = Prompted(body, tokens=first), x() % 2
-    wanted = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
-    torch.testing.assert_close(prompted.features(x(), kinds=kinds)[0], wanted)
+    expected = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
+    torch.testing.assert_close(prompted.features(x(), kinds=kinds)[0], expected)
 
 
 def test_a_map_has_one_adapter_at_a_time():

@@ -35,13 +35,13 @@ def test_equals_torch() -> None:
             getattr(theirs, f"bias_hh_l0{end}").zero_()
     x, lengths = draw(3, 7, 6), torch.tensor([7, 2, 5])
     y, state = both(x)
-    wanted, (h, c) = theirs(x)
-    torch.testing.assert_close(y, wanted)
+    expected, (h, c) = theirs(x)
+    torch.testing.assert_close(y, expected)
     torch.testing.assert_close(torch.stack([state["forward.h"], state["backward.h"]]), h)
     torch.testing.assert_close(torch.stack([state["forward.c"], state["backward.c"]]), c)
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    wanted, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    torch.testing.assert_close(both(x, spans=Spans.of_lengths(lengths))[0], wanted)
+    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
+    torch.testing.assert_close(both(x, spans=Spans.of_lengths(lengths))[0], expected)
 
 
 @pytest.mark.parametrize("name", ["rnn", "lstm", "gla"])

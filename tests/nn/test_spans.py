@@ -43,9 +43,9 @@ def test_each_stretch_alone(sizes: list[int], how: str) -> None:
     initial = {"sum": torch.rand(len(n), 3), "seen": n}
     y, state = spans.apply(summed, x, initial)
     for i, (row, start, stop) in enumerate(places(spans)):
-        wanted = x[row, start:stop].cumsum(0) + initial["sum"][i]
-        torch.testing.assert_close(y[row, start:stop], wanted)
-        torch.testing.assert_close(state["sum"][i], wanted[-1] if stop > start else initial["sum"][i])
+        expected = x[row, start:stop].cumsum(0) + initial["sum"][i]
+        torch.testing.assert_close(y[row, start:stop], expected)
+        torch.testing.assert_close(state["sum"][i], expected[-1] if stop > start else initial["sum"][i])
         y[row, start:stop] = 0
     assert not y.any() and state["seen"].tolist() == sizes
 

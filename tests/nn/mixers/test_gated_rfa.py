@@ -51,14 +51,14 @@ def test_layer(T: int) -> None:
             rows.append(torch.cat([y.sin(), y.cos()]) / 7**0.5)
         return torch.stack(rows)
 
-    def published(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    def reference_layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         q, k, v = ((x @ w[f"{name}.weight"].T + w[f"{name}.bias"]).split(5, 1) for name in "qkv")
         g = torch.sigmoid(x @ w["forget.weight"].T + w["forget.bias"])
         W = w["phi.sigma"] * directions
         heads = [naive(phi(q[h], W[h]), phi(k[h], W[h]), v[h], g[:, h].log(), floor=1e-3) for h in range(2)]
         return torch.cat(heads, 1) @ w["out.weight"].T + w["out.bias"]
 
-    same_layer(layer, published, normal(5, 2, T, 10))
+    same_layer(layer, reference_layer, normal(5, 2, T, 10))
 
 
 def test_a_constant_gate_weighs_by_age() -> None:

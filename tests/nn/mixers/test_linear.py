@@ -25,13 +25,13 @@ def test_rule(L: int) -> None:
 
 @pytest.mark.parametrize("T", LENGTHS)
 def test_layer(T: int) -> None:
-    def published(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    def reference_layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         q, k, v = ((x @ w[f"{name}.weight"].T).split(5, 1) for name in "qkv")
         heads = [rms(naive(q[h] / 5**0.5, k[h], v[h]), w["norm.weight"]) for h in range(2)]
         return torch.cat(heads, 1) @ w["out.weight"].T
 
     torch.manual_seed(0)
-    same_layer(Linear(10, 2).double(), published, normal(5, 2, T, 10))
+    same_layer(Linear(10, 2).double(), reference_layer, normal(5, 2, T, 10))
 
 
 def test_the_mask_is_lower_triangular() -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from sonde.nn.mixers.mamba import Mamba, rule, tiny
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import same_decoding, same_outputs_and_gradients, stirred
+from tests.nn.mixers.peers import perturb, same_decoding, same_outputs_and_gradients
 
 K, V = 4, 7
 
@@ -60,7 +60,7 @@ def test_one_step_by_hand() -> None:
     assert float(state["S0"]) == pytest.approx(1.5, abs=1e-6)
 
 
-def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer for one sequence (T, D)."""
     v, z = (x @ w["in_proj.weight"].T).chunk(2, -1)
     T, taps = len(x), len(w["conv.weight"])
@@ -73,7 +73,7 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int) -> None:
-    same_layer(stirred(tiny()).double(), written_out, normal(8, 2, L, 6))
+    same_layer(perturb(tiny()).double(), reference, normal(8, 2, L, 6))
 
 
 def test_starts_as_published() -> None:
@@ -96,7 +96,7 @@ def pair():
 
     torch.manual_seed(0)
     config = MambaConfig(hidden_size=24, state_size=5, num_hidden_layers=1, time_step_rank=3, expand=2, conv_kernel=4)
-    theirs = stirred(MambaMixer(config, 0), 0.2)
+    theirs = perturb(MambaMixer(config, 0), 0.2)
     ours = Mamba(width=24, states=5, rank=3)
     p = dict(theirs.named_parameters())
     ours.load_state_dict(

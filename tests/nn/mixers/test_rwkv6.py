@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from sonde.nn.mixers.rwkv6 import RWKV6, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import stirred
+from tests.nn.mixers.peers import perturb
 
 H, K, V = 3, 4, 7
 
@@ -67,7 +67,7 @@ def test_no_decay_and_a_bonus_of_one_is_linear_attention() -> None:
     assert torch.allclose(output, (q @ k.mT).tril() @ v, atol=1e-12)
 
 
-def written_out(bonus: str):
+def reference(bonus: str):
     def layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         """One sequence (T, 12) in 3 heads of 4, token by token."""
         before, outs, S = torch.zeros(12, dtype=x.dtype), [], [torch.zeros(4, 4, dtype=x.dtype) for _ in range(3)]
@@ -96,8 +96,8 @@ def written_out(bonus: str):
 @pytest.mark.parametrize("bonus", ["key", "value"])
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int, bonus: str) -> None:
-    layer = stirred(RWKV6(width=12, heads=3, rank=2, decay_rank=5, bonus=bonus)).double()
-    same_layer(layer, written_out(bonus), normal(8, 2, L, 12))
+    layer = perturb(RWKV6(width=12, heads=3, rank=2, decay_rank=5, bonus=bonus)).double()
+    same_layer(layer, reference(bonus), normal(8, 2, L, 12))
 
 
 def test_starts_as_published() -> None:
@@ -116,9 +116,9 @@ def test_contains_rwkv4_of_transformers() -> None:
 
     B, T, D = 2, 19, 6
     decay, first, key, value = normal(1, D).float(), normal(2, D).float(), normal(3, B, T, D).float(), normal(4, B, T, D).float()
-    wanted, _ = rwkv_linear_attention_cpu(decay, first, key, value)
+    expected, _ = rwkv_linear_attention_cpu(decay, first, key, value)
     k = key.exp().transpose(1, 2).unsqueeze(-1)  # (B, D, T, 1)
     v = value.transpose(1, 2).unsqueeze(-1)
     log_a = (-decay.exp()).view(1, D, 1, 1).expand(B, D, T, 1)
     out, _ = run(rule(torch.ones_like(k), k, torch.cat([v, torch.ones_like(v)], -1), log_a, first.exp().view(D, 1), "key"))
-    assert torch.allclose((out[..., 0] / out[..., 1]).transpose(1, 2), wanted, rtol=1e-5, atol=1e-5)
+    assert torch.allclose((out[..., 0] / out[..., 1]).transpose(1, 2), expected, rtol=1e-5, atol=1e-5)

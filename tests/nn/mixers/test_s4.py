@@ -13,7 +13,7 @@ from sonde.core.errors import BadInput
 from sonde.nn.mixers.s4 import S4, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import stirred
+from tests.nn.mixers.peers import perturb
 
 K, V = 4, 5
 
@@ -51,9 +51,9 @@ def test_is_a_convolution(complex: bool, form: str) -> None:
     kernel = (C[0] * torch.exp(-a[0].unsqueeze(1) * rate[0]) ** times * B[0]).sum(-2)  # (L, H, V)
     kernel = 2 * kernel.real if kernel.is_complex() else kernel
     kernel[0] += d[0]
-    wanted = torch.stack([sum(kernel[s] * v[0, :, t - s] for s in range(t + 1)) for t in range(33)], 1)
+    expected = torch.stack([sum(kernel[s] * v[0, :, t - s] for s in range(t + 1)) for t in range(33)], 1)
     output, _ = run(rule(v, *(x[0] for x in (a, rate, B, C, d))), form=form)
-    assert torch.allclose(output[0], wanted, atol=1e-10)
+    assert torch.allclose(output[0], expected, atol=1e-10)
 
 
 def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
@@ -70,7 +70,7 @@ def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
     assert torch.allclose(actual[0, 0], out.real, atol=1e-12)
 
 
-def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer for one sequence (T, D), with the state matrix A itself: Re A < 0, B held between two steps."""
     dt, C = w["log_step"][0].exp(), w["C"][0]
     A = -w["log_rate"][0].exp()
@@ -86,8 +86,8 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("kind", ["complex", "real"])
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int, kind: str) -> None:
-    layer = stirred(S4(width=5, states=6, kind=kind)).double()
-    same_layer(layer, written_out, normal(8, 2, L, 5))
+    layer = perturb(S4(width=5, states=6, kind=kind)).double()
+    same_layer(layer, reference, normal(8, 2, L, 5))
 
 
 def test_starts_as_published() -> None:
