@@ -16,6 +16,8 @@ from torch.nn import functional as F
 
 from ..core.batch import Batch
 from ..core.options import Range, checked
+from .cnn import CNN
+from .topologies import Seq2Vec
 
 STEEPEST = 100.0
 """largest logit scale, as published: beyond it one pair dominates a step"""
@@ -59,9 +61,6 @@ class Clip(nn.Module):
 
 def tiny() -> tuple[Clip, Batch]:
     """A small working instance with input."""
-    from .cnn import CNN
-    from .topologies import Seq2Vec
-
     rng = torch.Generator().manual_seed(0)
     batch = Batch(x=torch.rand(5, 1, 6, 6, generator=rng), text=torch.randint(9, (5, 4), generator=rng))
     return Clip(CNN((1, 3), 4, hidden=0, image=(6, 6)), Seq2Vec(9, 4, width=6)), batch

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.options import checked
+from ...kernels.gates import gru
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
@@ -58,8 +59,6 @@ class GRU(Cell):
         return {"h": z * h + (1 - z) * n if self.update == "keep_old" else (1 - z) * h + z * n}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        from ...kernels.gates import gru
-
         weight = self.h.weight
         if self.update == "take_new":  # 1 - s(a) = s(-a)
             signs = torch.tensor([1.0, -1.0, 1.0], dtype=p.dtype, device=p.device).repeat_interleave(self.hidden)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ...core.options import checked
+from ...kernels.gates import lstm
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
@@ -67,8 +68,6 @@ class LSTM(Cell):
         return {"h": torch.sigmoid(seen) * torch.tanh(c), "c": c}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        from ...kernels.gates import lstm
-
         inner, vector = (None, self.peephole) if self.cell is None else (self.cell.weight, self.cell.bias)
         out, h, c = lstm(p, self.h.weight, state["h"], state["c"], lengths, vector=vector, inner=inner)
         return out, {"h": h, "c": c}
