@@ -157,27 +157,27 @@ class ImageDenoiser(nn.Module):
         self.last = nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, channels, 3, padding=1))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        clock = self.time_embedding(sinusoidal(time, self.width).to(x.dtype))
-        whole = self.down1(self.first(x), clock)
-        half = self.down2(nn.functional.avg_pool2d(whole, 2), clock)
-        quarter = self.middle(nn.functional.avg_pool2d(half, 2), clock)
-        half = self.up2(torch.cat([_double(quarter), half], 1), clock)
-        return self.last(self.up1(torch.cat([_double(half), whole], 1), clock))
+        embedding = self.time_embedding(sinusoidal(time, self.width).to(x.dtype))
+        whole = self.down1(self.first(x), embedding)
+        half = self.down2(nn.functional.avg_pool2d(whole, 2), embedding)
+        quarter = self.middle(nn.functional.avg_pool2d(half, 2), embedding)
+        half = self.up2(torch.cat([_double(quarter), half], 1), embedding)
+        return self.last(self.up1(torch.cat([_double(half), whole], 1), embedding))
 
 
 @final
 class TimedResidual(nn.Module):
     """Two convolutions with a shortcut; the time embedding is added between them."""
 
-    def __init__(self, inputs: int, outputs: int, clock: int) -> None:
+    def __init__(self, inputs: int, outputs: int, embedding: int) -> None:
         super().__init__()
         self.before = nn.Sequential(nn.GroupNorm(1, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
-        self.time = nn.Linear(clock, outputs)
+        self.time = nn.Linear(embedding, outputs)
         self.after = nn.Sequential(nn.GroupNorm(1, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
         self.shortcut = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
-    def forward(self, x: Tensor, clock: Tensor) -> Tensor:
-        return self.shortcut(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return self.shortcut(x) + self.after(self.before(x) + self.time(embedding)[:, :, None, None])
 
 
 def _double(x: Tensor) -> Tensor:

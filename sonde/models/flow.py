@@ -44,10 +44,10 @@ class Coupling(nn.Module):
 
     mask: Tensor
 
-    def __init__(self, keep: Tensor, width: int, depth: int) -> None:
+    def __init__(self, mask: Tensor, width: int, depth: int) -> None:
         super().__init__()
-        size = len(keep)
-        self.register_buffer("mask", keep)
+        size = len(mask)
+        self.register_buffer("mask", mask)
         self.net = MLP((size, *(width,) * depth, 2 * size), "relu")
         for weight in self.net.layers[-1].parameters():
             nn.init.zeros_(weight)  # a flow begins as the identity

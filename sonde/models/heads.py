@@ -99,7 +99,14 @@ class Head:
 
 
 def head(task: str, outputs: int = 1, activation: str | None = None, objective: str | None = None) -> Head:
-    """The usual head for a task; an activation or likelihood of your own is taken as given, with a warning where it does not match."""
+    """The usual head for a task, with a warning where activation and likelihood do not match it.
+
+    Args:
+        task: binary, classes, counts, positive or real
+        outputs: number of outputs; for classes their number
+        activation: output activation by name; None is the usual one of the task
+        objective: likelihood by name or file; None is the usual one of the task
+    """
     usual = _task(task)
     if not isinstance(outputs, int) or outputs < (2 if task == "classes" else 1):
         raise BadInput(f"task '{task}' cannot have {outputs!r} outputs", where="head", fix="give one output per class, two or more")

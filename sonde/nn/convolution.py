@@ -33,7 +33,7 @@ def output_size(size: Count, kernel: Count, stride: Count = 1, padding: Annotate
 
 
 def correlate(x: Tensor, weight: Tensor, *, bias: Tensor | None = None, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
-    """x (B, C, ...) and weight (K, C, ...) -> (B, K, ...), zeros beyond the border; one or more axes after the channels."""
+    """x (B, C, ...) and weight (K, C, ...) -> (B, K, ...), with zero padding and one or more spatial axes."""
     axes = weight.ndim - 2
     if axes < 1 or x.ndim != weight.ndim or x.shape[1] != weight.shape[1]:
         raise BadInput(

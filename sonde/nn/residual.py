@@ -28,9 +28,9 @@ class Residual(nn.Module):
         self.branch, self.shortcut, self.skip = branch, shortcut, skip
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = x if self.shortcut is None else self.shortcut(x)
-        added = run_layers(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
-        if kept.shape != added.shape:
-            message = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
+        identity = x if self.shortcut is None else self.shortcut(x)
+        residual = run_layers(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
+        if identity.shape != residual.shape:
+            message = f"the branch gives {tuple(residual.shape)}, the shortcut {tuple(identity.shape)}"
             raise BadInput(message, where="residual connection", fix="give a shortcut that changes the shape as the branch does")
-        return added + kept if self.skip == 1 else added + self.skip * kept
+        return residual + identity if self.skip == 1 else residual + self.skip * identity

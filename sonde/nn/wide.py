@@ -95,8 +95,13 @@ def fixed_point(
 ) -> Tensor:
     """The fixed point of K <- C_b + C_W E[s(z)^2], for tensors of C_W and C_b; inf where it diverges.
 
-    A critical net approaches its fixed point slowly: what still moves by more than `tolerance` after `max_layers` layers is returned
-    unconverged.
+    Args:
+        activation: by name, or a function of one number.
+        weight: C_W, the variance of a weight times the width.
+        bias: C_b, the variance of a bias.
+        start: variance at the first layer.
+        max_layers: iterations; a critical net converges slowly and may be returned unconverged.
+        tolerance: relative change below which an entry has converged.
     """
     variances = torch.broadcast_tensors(*(torch.as_tensor(value, dtype=torch.float64) for value in (weight, bias)))
     c_w, c_b = (values.flatten() for values in variances)

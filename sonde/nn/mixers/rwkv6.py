@@ -71,10 +71,10 @@ class RWKV6(Recurrent):
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         last = torch.zeros_like(x[:, :1]) if state is None else state["last"].to(x.dtype)
         whole = torch.cat([last, x], 1)
-        back = whole[:, :-1] - x  # from this token to the one before
-        low = torch.tanh((x + back * self.time_mix[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
-        shares = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.time_mix[1:, None, None]
-        w, k, v, r, g = (x + back * share for share in shares)
+        shift = whole[:, :-1] - x  # from this token to the one before
+        low = torch.tanh((x + shift * self.time_mix[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
+        weights = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.time_mix[1:, None, None]
+        w, k, v, r, g = (x + shift * weight for weight in weights)
         log_a = -full(full(self.decay) + torch.tanh(w @ self.decay_in) @ self.decay_out).exp()
         q, k, v, log_a = (split(part, self.heads) for part in (self.r(r), self.k(k), self.v(v), log_a))
         o, after = self.recur(rule(q, k, v, log_a, self.time_first, self.bonus), state, lengths)
