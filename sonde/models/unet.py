@@ -40,9 +40,9 @@ class UNet(nn.Module):
     @checked
     def __init__(
         self,
-        channels: Annotated[int, Range(smallest=1)] = 1,
-        classes: Annotated[int, Range(smallest=1)] = 2,
-        width: Annotated[int, Range(smallest=1)] = 64,
+        channels: Annotated[int, Range(least=1)] = 1,
+        classes: Annotated[int, Range(least=1)] = 2,
+        width: Annotated[int, Range(least=1)] = 64,
         depth: Annotated[int, Range(1, 16)] = 4,
         padded: bool = False,
         norm: bool = False,
