@@ -228,7 +228,7 @@ def source(batch: Batch) -> TensorSource:
 
 
 def bert() -> Bert:
-    return Bert(tokenizer().size, 48, 2, "attention heads=4", 2.0, places=2 * LONG + 3)
+    return Bert(tokenizer().size, 48, 2, "attention heads=4", 2.0, max_positions=2 * LONG + 3)
 
 
 def _documents(seed: int, n: int, *key: Any) -> SentenceSource:

@@ -51,7 +51,7 @@ def test_the_cost_of_an_encoder_decoder_is_that_of_its_parts() -> None:
 
 
 def test_the_cost_of_a_model_with_several_outputs() -> None:
-    model = Bert(11, 8, 2, mixer="attention heads=2", places=9)
+    model = Bert(11, 8, 2, mixer="attention heads=2", max_positions=9)
     costs = cost(model, Batch(x=torch.zeros(2, 9).long(), lengths=torch.tensor([9, 3])))
     assert costs.parameters == sum(p.numel() for p in model.parameters()) and not costs.unknown
 

@@ -43,7 +43,7 @@ def hidden() -> Subject:
     mask[0, 2] = True
     batch = Batch(x=torch.where(mask, 6, text), y=text, mask=mask, lengths=torch.tensor([9, 6, 8, 9]))
     batch = batch.replace(mask=mask & (torch.arange(9) < batch.lengths.unsqueeze(1)))
-    model = Bert(7, width=8, depth=2, mixer="attention heads=2", ffn=1.0, places=9)
+    model = Bert(7, width=8, depth=2, mixer="attention heads=2", ffn=1.0, max_positions=9)
     return Subject(model.eval(), batch, None, Data(train=_Rows(batch), task="other"), (), "hidden")
 
 
@@ -148,7 +148,7 @@ def test_surprisal_of_hidden_tokens() -> None:
 
 
 def test_surprisal_needs_hidden_tokens_where_both_sides_are_seen() -> None:
-    subject = replace(letters(), model=LanguageModel(15, 8, 1, "attention heads=2 causal=false", ahead=True))
+    subject = replace(letters(), model=LanguageModel(15, 8, 1, "attention heads=2 causal=false", noncausal=True))
     with pytest.raises(BadInput, match="masks no tokens"):
         surprisal.read(subject)
 

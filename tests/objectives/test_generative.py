@@ -341,7 +341,7 @@ def test_denoised_is_the_error_of_the_noise_at_its_step():
     total = 0.0
     for row in range(5):  # t is uniform: the share of the normal below the first number, cut into T
         time = 1 + math.floor(10 * 0.5 * (1 + math.erf(float(examples.noise[row, 0]) / math.sqrt(2))))
-        a, noise = model.kept[time], examples.noise[row, 1:]
+        a, noise = model.alphas_cumprod[time], examples.noise[row, 1:]
         noisy = a.sqrt() * examples.x[row] + (1 - a).sqrt() * noise
         total += (model(noisy[None], torch.tensor([time]))[0] - noise).square().sum().item()
     terms = Denoised()(model, examples)
@@ -352,7 +352,7 @@ def test_denoised_draws_every_step_alike():
     class Heard(nn.Module):
         steps = 7
 
-        def noised(self, x, noise, time):
+        def add_noise(self, x, noise, time):
             self.heard = time
             return noise
 

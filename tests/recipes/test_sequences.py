@@ -64,7 +64,7 @@ def test_only_mixers_that_see_no_order_are_told_places():
     assert all(sees_order(name, 16) for name in ("attention", "gla", "retnet", "mamba", "deltanet"))
     before = torch.random.get_rng_state()
     model = recall.recipe(mixer="linear", pairs=4).build_model()
-    assert model.positions.places == 12 and recall.recipe(mixer="gla", pairs=4).build_model().positions is None
+    assert model.positions.max_positions == 12 and recall.recipe(mixer="gla", pairs=4).build_model().positions is None
     torch.random.set_rng_state(before)
     sees_order("gla", 16)
     assert torch.equal(before, torch.random.get_rng_state())

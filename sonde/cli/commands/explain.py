@@ -206,7 +206,7 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
 
     kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)
     if isinstance(model, Mixer) or kind is nn.Embedding:
-        return (min([STEPS, *(part.places for part in model.modules() if isinstance(part, Positions) and part.places)]),)
+        return (min([STEPS, *(part.max_positions for part in model.modules() if isinstance(part, Positions) and part.max_positions)]),)
     if isinstance(shape := getattr(model, "shape", None), tuple):
         return shape
     if kind is nn.Linear:

@@ -20,7 +20,8 @@ from ...data import fetch
 from ...data.catalog import load
 from ...data.tensors import WindowSource
 from ...data.text.windows import SHAKESPEARE
-from ...models.language_model import LanguageModel, mixer_of, refuse_ahead
+from ...models import language_model
+from ...models.language_model import LanguageModel, mixer_of
 from ...nn.positions import PositionKind
 from ...objectives.categorical import Categorical
 from ...optim.build import optimizer
@@ -73,7 +74,9 @@ def network(
 ) -> Callable[[], LanguageModel]:
     """A language model for sequences up to a length, with learned positions if the mixer does not see the order of tokens."""
     kind: PositionKind = "none" if sees_order(mixer, width) else "learned"
-    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
+    return partial(
+        LanguageModel, tokens, width, depth, mixer, positions=kind, max_positions=length, dropout=dropout, tied=tied, noncausal=True
+    )
 
 
 def sequence_recipe(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: float, steps: int) -> Recipe:
@@ -104,4 +107,5 @@ def sees_order(mixer: str, width: int) -> bool:
 
 def require_causal(mixer: str, width: int) -> None:
     """Refuse a mixer that looks at later tokens."""
-    refuse_ahead(mixer_of(mixer, width).causal, mixer, "--mixer", "choose one that does not; char_lm can hide tokens instead")
+    causal, fix = mixer_of(mixer, width).causal, "choose one that does not; char_lm can hide tokens instead"
+    language_model.require_causal(causal, mixer, "--mixer", fix)
