@@ -115,7 +115,15 @@ def ours(size: Size, text: torch.Tensor) -> float:
     half, style = Half(size.steps), Style("layer", activation="gelu_tanh" if size.tanh else "gelu", scaled=False)
     mixer = f"attention heads={size.heads} positions=none"
     model = partial(
-        LanguageModel, size.vocabulary, size.width, size.depth, mixer, positions="learned", places=size.context, tied=True, style=style
+        LanguageModel,
+        size.vocabulary,
+        size.width,
+        size.depth,
+        mixer,
+        positions="learned",
+        max_positions=size.context,
+        tied=True,
+        style=style,
     )
     recipe = Recipe(
         model=model,

@@ -57,7 +57,7 @@ class Case:
     steps: int
 
     @property
-    def change(self) -> augment.Change:
+    def change(self) -> augment.Augmentation:
         return augment.compose(augment.shift(self.pixels), augment.flip())
 
 

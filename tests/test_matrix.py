@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -14,22 +13,13 @@ from typing import Any
 
 import pytest
 
+from benchmarks import _arithmetic, _outcomes, _plan, matrix
 from sonde.atlas.exhibit import exhibits, row_source
 from tests import headroom, sensitive
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def load() -> Any:
-    spec = importlib.util.spec_from_file_location("matrix", ROOT / "benchmarks" / "matrix.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["matrix"] = module  # where its dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
-
-
-matrix = load()
 ROWS = {row.name: row for row in matrix.ROWS}
 FACTS = {"threads": "1", "levels": "base avx2 avx512", "built": "base avx2 avx512"}
 
@@ -93,7 +83,7 @@ def test_a_row_is_compared_with_the_own_arithmetic_and_with_those_before_it():
     rows = [ROWS["own"], *(row for row in matrix.ROWS if row.name.startswith("openblas")), ROWS["threads-2"], ROWS["foreign"]]
 
     def look(environment: dict[str, str]) -> dict[str, Any]:
-        if environment == matrix.FOREIGN:
+        if environment == _arithmetic.FOREIGN:
             return {"digests": {}, "facts": {}, "error": "Illegal instruction"}
         if "SONDE_TEST_THREADS" in environment:
             return {**answers(), "facts": {**FACTS, "threads": "2"}}
@@ -107,14 +97,14 @@ def test_a_row_is_compared_with_the_own_arithmetic_and_with_those_before_it():
 
 
 def test_the_probe_sees_a_variable_take_effect():
-    own, off = matrix.probe({}), matrix.probe({"SONDE_KERNELS": "0"})
+    own, off = _plan.probe({}), _plan.probe({"SONDE_KERNELS": "0"})
     assert set(own["facts"]) >= {"torch", "kernels", "threads", "levels", "built"} and off["facts"]["kernels"] == "none"
     differ = {name for name in own["digests"] if own["digests"][name] != off["digests"][name]}
     assert differ == ({"kernels"} if own["facts"]["built"] else set())
 
 
 def test_a_probe_that_dies_says_why():
-    assert "is not a level of the kernels" in matrix.probe({"SONDE_KERNELS": "avx1024"})["error"]
+    assert "is not a level of the kernels" in _plan.probe({"SONDE_KERNELS": "avx1024"})["error"]
 
 
 # What a row gives
@@ -159,7 +149,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     """The program with two rows, `good` and `other`, on a stand-in for tests and exhibits; returns its exit code and what it ran."""
     ran: list[tuple[str, str]] = []
     broken: set[str] = set()
-    expected = [matrix.Row("good", {"SONDE_KERNELS": "base"}), matrix.Row("other", {"SONDE_KERNELS": "0"})]
+    expected = [_arithmetic.Row("good", {"SONDE_KERNELS": "base"}), _arithmetic.Row("other", {"SONDE_KERNELS": "0"})]
 
     def run_tests(environment: dict[str, str], how: Any, progress: Callable) -> tuple[dict[str, int], list[str]]:
         level = environment["SONDE_KERNELS"]
@@ -174,9 +164,17 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
         return {"passed": 2, "failed": len(bad)}, bad
 
     def plan(rows: list[Any], jobs: int) -> list[Any]:
-        return [matrix.Outcome(row.name, row.environment, changed=["kernels"]) for row in rows]
+        return [_outcomes.Outcome(row.name, row.environment, changed=["kernels"]) for row in rows]
 
-    for name, value in {"ROWS": expected, "tests": run_tests, "exhibits": run_exhibits, "plan": plan, "adopt": list, "sweep": list}.items():
+    for name, value in {
+        "ROWS": expected,
+        "tests": run_tests,
+        "exhibits": run_exhibits,
+        "plan": plan,
+        "adopt": list,
+        "sweep": list,
+        "end_all": list,
+    }.items():
         monkeypatch.setattr(matrix, name, value)
     monkeypatch.setattr(matrix, "commit", lambda: "abc")
 
@@ -244,12 +242,12 @@ def test_the_file_gives_the_newest_of_every_row(rows: Callable, capsys: pytest.C
 
 
 def test_the_edge_runs_tests_alone_and_keeps_nothing(rows: Callable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
-    monkeypatch.setattr(matrix, "ROWS", [matrix.Row("foreign", {"SONDE_KERNELS": "base"})])
-    monkeypatch.setattr(matrix.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(matrix, "ROWS", [_arithmetic.Row("foreign", {"SONDE_KERNELS": "base"})])
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     assert rows("--edge") == (0, [("tests", "base")]) and not rows.file.exists()
     rows.broken.add("base")
     assert rows("--edge")[0] == 1
-    monkeypatch.setattr(matrix.platform, "machine", lambda: "aarch64")
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
     capsys.readouterr()
     assert rows("--edge") == (0, []) and "its variables are for x86-64" in capsys.readouterr().out
 
@@ -263,21 +261,22 @@ def test_wrong_words_are_refused(rows: Callable, words: list[str]):
 
 LEAVER = """
 import os, sys
+from pathlib import Path
 sys.path.insert(0, {root!r})
-from benchmarks import matrix
+from benchmarks import _processes, matrix
 pause = "import signal; signal.pause()"
 leave = f"import signal, subprocess, sys; subprocess.Popen([sys.executable, '-c', '{{pause}}'], start_new_session=True)"
 def plan(rows, jobs):
-    matrix.run([sys.executable, "-c", leave], dict(os.environ))
-    print(len(matrix.descendants()), flush=True)
+    _processes.run([sys.executable, "-c", leave], dict(os.environ), Path.cwd())
+    print(len(_processes.descendants()), flush=True)
     if sys.argv[1] == "stop":
-        matrix.run([sys.executable, "-c", leave + "; " + pause], dict(os.environ))
+        _processes.run([sys.executable, "-c", leave + "; " + pause], dict(os.environ), Path.cwd())
     return []
 matrix.plan = plan
 try:
     code = matrix.main(["--probe"])
 finally:
-    print(len(matrix.descendants()), flush=True)
+    print(len(_processes.descendants()), flush=True)
 sys.exit(code)
 """
 
@@ -297,13 +296,13 @@ def test_no_process_stays_behind(how: str):
 
 def test_a_table_of_several_commits_says_which(capsys: pytest.CaptureFixture):
     one, two = (
-        matrix.Outcome("own", {}, "aaaa", "Zen", tests={"passed": 1}),
-        matrix.Outcome("foreign", {}, "bbbb", "Zen", tests={"passed": 1}),
+        _outcomes.Outcome("own", {}, "aaaa", "Zen", tests={"passed": 1}),
+        _outcomes.Outcome("foreign", {}, "bbbb", "Zen", tests={"passed": 1}),
     )
     assert matrix.show(matrix.newest([one, two]), 200) and "aaaa" in (table := capsys.readouterr().out) and "bbbb" in table
     two.commit = "aaaa"
     assert matrix.show([one, two], 200) and "aaaa" not in capsys.readouterr().out
-    assert one.same != matrix.Outcome("own", {}, "aaaa", "Zen", slow=True).same != matrix.Outcome("own", {}, "aaaa", "Rome").same
+    assert one.same != _outcomes.Outcome("own", {}, "aaaa", "Zen", slow=True).same != _outcomes.Outcome("own", {}, "aaaa", "Rome").same
 
 
 # The sensitive part

@@ -1,4 +1,4 @@
-"""Run: a run on disk, to open, predict with, look into and report on."""
+"""Run: a run on disk, to open, predict with, inspect and report on."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..runs.layout import RunDirectory
 
 
 def open_run(path: str | Path, recipe: Recipe | Callable[..., Recipe] | None = None) -> Run:
-    """A run by its directory or its name under runs/; `recipe` only for one started from Python with its own."""
+    """Open a run by its directory or its name under runs/; `recipe` is needed only if the run was started from Python with its own."""
     old = layout.find(path)
     return Run(old.path, None if recipe is None else plan_of(old, recipe))
 
 
 class Run:
-    """A run on disk: what was asked, what happened, what was learned."""
+    """A run on disk: its configuration, metrics, events and trained model."""
 
     def __init__(self, path: str | Path, run_plan: RunPlan | None = None) -> None:
         self.directory = RunDirectory(path)
@@ -67,7 +67,7 @@ class Run:
 
     @cached_property
     def data(self) -> Data:
-        """The data of the recipe, refused where they are another set than the one the run was trained on."""
+        """The data of the recipe; an error if they are not the data that the run was trained on."""
         return saved.load_data(self.directory, self.recipe)
 
     def model(self, which: saved.Which = "final") -> nn.Module:
@@ -76,7 +76,7 @@ class Run:
 
     @torch.no_grad()
     def predict(self, batch: Batch, which: saved.Which = "final") -> Tensor:
-        """What the model says of new examples: class probabilities, means or rates, as the objective defines them."""
+        """Predictions for new examples: class probabilities, means or rates, as the objective defines them."""
         if not isinstance(batch, Batch):
             message = f"predict takes a Batch, not {type(batch).__name__}"
             raise BadInput(message, where="Run.predict", fix="pass Batch(x=tensor); for a file, run.data.reader(path)")
@@ -87,21 +87,21 @@ class Run:
         return predict(output) if predict is not None else output
 
     def subject(self, split: str | None = None, n: int = 512) -> Subject:
-        """Model and examples for a lens: the first `n` of a part of the data, by default of the part nobody trained on."""
+        """Model and examples for a lens: the first `n` of a split, by default of `shown_split`."""
         split = split or self.shown_split
         if split not in self.data.splits:
-            raise BadInput(f"the data of run '{self.name}' has no part '{split}'", fix=nearest(split, self.data.splits))
+            raise BadInput(f"the data of run '{self.name}' has no split '{split}'", fix=nearest(split, self.data.splits))
         source = self.data.splits[split]
         batch = source[torch.arange(min(n, len(source)))]
         return Subject(self.model(), batch, self.recipe.objective, self.data, self.metrics, self.name)
 
     @property
     def shown_split(self) -> str:
-        """The part of the data that reports and lenses show: test where there is one, else valid, else train."""
+        """The split that reports and lenses show: test if there is one, else valid, else train."""
         return next(name for name in ("test", "valid", "train") if len(self.data.splits.get(name, ())))
 
     def look(self, lens: str, *, split: str | None = None, first: int = 512, **options: Any) -> list[Reading]:
-        """Look through a lens, by name or by the path of a file, at the `first` so many examples of a part of the data."""
+        """Read a lens, given by name or by the path of a file, on the `first` examples of a split."""
         read = registry.function_of("lenses", lens, "read", "def read(subject: Subject) -> Reading")
         readings = read(self.subject(split, first), **resolve_lens(read, options, registry.label(lens)))
         return readings if isinstance(readings, list) else [readings]

@@ -1,8 +1,8 @@
-"""Sweeps: one recipe over many settings, ranked with mean and spread over seeds.
+"""Sweeps: one recipe with many settings, ranked by mean, with the standard deviation over seeds.
 
-A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it keeps what is finished.
-Settings that differ only in seed and learning rate are trained as one computation where that is possible
-(`sonde.engine.vectorized`); the notice says why where it is not.
+A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it skips finished runs.
+Settings that differ only in seed and learning rate are trained as one computation if possible
+(`sonde.engine.vectorized`); if not, a notice says why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import mean, stdev
 from typing import Annotated, Any, Literal
 
 from ..core import files
-from ..core.errors import BadInput, NumericalStop, SondeError
+from ..core.errors import BadInput, NumericalStop
 from ..core.options import Range, checked
 from ..core.recipe import SIGNS
 from ..core.seeds import key
@@ -59,7 +59,7 @@ class SweepRow:
 
 @dataclass
 class Sweep:
-    """What a sweep found: `rows` best first by `monitor`, the metric that the recipe monitors."""
+    """Results of a sweep: `rows`, best first by `monitor`, the metric that the recipe monitors."""
 
     folder: Path
     monitor: str
@@ -139,32 +139,38 @@ def sweep(
 ) -> Sweep:
     """Train a recipe for many settings of its options; `seed` is an axis too, over which metrics are averaged.
 
-    axes       option -> values; for random and tpe two numbers are the ends of a range, more are choices
-    method     grid: all combinations; random: `trials` draws; tpe: `trials` draws that learn from the earlier ones
-    folder     where the runs go; a folder that holds this sweep already is continued
-    fixed      options with one value for all
+    Args:
+        recipe: a recipe by name, file or function
+        axes: option -> values; for random and tpe, two numbers are the ends of a range, more are choices
+        method: grid for all combinations; random for random samples; tpe for samples that learn from earlier ones
+        trials: number of samples of random and tpe
+        folder: directory of the runs; a sweep that it already contains is continued
+        vectorize: train settings that differ only in seed and learning rate as one computation
+        threads: of each run
+        quiet: print no progress
+        fixed: options with one value for all runs
     """
     values = {name: list(options) for name, options in axes.items()}
     _check(recipe, values, method, trials, fixed)
     seeds = [int(seed) for seed in values.pop("seed", [0])]
     name = plan(recipe, {**fixed, **{option: options[0] for option, options in values.items()}}).name
-    place = Path(folder) if folder is not None else layout.fresh(f"{name}-sweep")
-    place.mkdir(parents=True, exist_ok=True)
-    _same_sweep(place, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
-    runner = _Runner(recipe, fixed, seeds, place, vectorize, threads, quiet)
+    directory = Path(folder) if folder is not None else layout.fresh(f"{name}-sweep")
+    directory.mkdir(parents=True, exist_ok=True)
+    _same_sweep(directory, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
+    runner = _Runner(recipe, fixed, seeds, directory, vectorize, threads, quiet)
     settings = _grid(values) if method == "grid" else None
     rows = runner.all(list(settings)) if settings is not None else list(_search_settings(runner, values, method, trials or 1))
     rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
-    result = Sweep(place, runner.monitor, runner.mode, rows, values, runner.notices)
+    result = Sweep(directory, runner.monitor, runner.mode, rows, values, runner.notices)
     listing = [
         {"setting": jsonable(r.setting), "metrics": r.metrics, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
-    files.replace_file(place / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
+    files.replace_file(directory / "result.json", files.dump_json({"monitor": result.monitor, "mode": result.mode, "rows": listing}))
     return result
 
 
 def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int | None, fixed: Mapping[str, Any]) -> None:
-    """Refuse a wrong axis before anything is trained: every single value is checked as an option."""
+    """Refuse a wrong axis before training: every value is checked as an option."""
     if method != "grid" and not trials:
         raise BadInput(f"method '{method}' needs a number of trials", fix="add --trials 20")
     for name, options in values.items():
@@ -175,15 +181,16 @@ def _check(recipe: Any, values: dict[str, list[Any]], method: str, trials: int |
     Options.of({"seed": values["seed"][0]} if "seed" in values else {})
 
 
-def _same_sweep(place: Path, config: dict[str, Any]) -> None:
-    record = place / "sweep.json"
+def _same_sweep(directory: Path, config: dict[str, Any]) -> None:
+    record = directory / "sweep.json"
     config = files.parse_json(files.dump_json({**config, "axes": {n: jsonable({"v": v})["v"] for n, v in config["axes"].items()}}))
     if record.is_file():
-        there = files.read_json(record)
+        earlier = files.read_json(record)
         for part in ("recipe", "method", "fixed"):
-            if there.get(part) != config[part]:
+            if earlier.get(part) != config[part]:
                 raise BadInput(
-                    f"folder '{place.name}' already holds a different sweep ({part} {there.get(part)})", fix="choose another folder"
+                    f"folder '{directory.name}' already contains a different sweep ({part} {earlier.get(part)})",
+                    fix="choose another folder",
                 )
     files.replace_file(record, files.dump_json(config))
 
@@ -194,7 +201,7 @@ def _grid(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _search_settings(runner: _Runner, values: dict[str, list[Any]], method: str, trials: int) -> Iterator[SweepRow]:
-    """Settings drawn by optuna, one after another; its study lives in memory and is replayed from the finished runs."""
+    """Settings sampled by optuna, one after another; its study is in memory and is replayed from the finished runs."""
     try:
         import optuna
     except ImportError as error:
@@ -303,8 +310,6 @@ class _Runner:
                     self.notices.append(f"trained one by one: {against}")
                     return {}, members
                 return self._run_together(jobs, plans, members), []
-        except SondeError:
-            raise
         finally:
             restore_random_states(caller)
 

@@ -38,9 +38,13 @@ def train(
 ) -> Run:
     """Train a recipe, by name, file, function or object; other keyword arguments are its options.
 
-    run        directory of the run; one that exists already is resumed; default: the next free runs/NAME-001
-    resume     go on with a run: True for the latest one, or its directory; its recipe and options are read from it
-    The rest is described in `sonde.engine.options.Options`.
+    Args:
+        recipe: name, path of a file, function or `Recipe`
+        run: directory of the run; an existing one is resumed; default: the next free runs/NAME-001
+        resume: continue a run: True for the latest one, or its directory; its recipe and options are read from it
+        overrides: options of the recipe
+
+    The other arguments are described in `sonde.engine.options.Options`.
     """
     loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
     loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
@@ -49,7 +53,7 @@ def train(
     options = Options.of({**explicit, **switches})
     if resume:
         if overrides or (recipe is not None and not isinstance(recipe, Recipe) and not callable(recipe)):
-            raise BadInput("a resumed run takes its recipe and options from its record", fix="leave them out, or start a new run")
+            raise BadInput("a resumed run reads its recipe and options from its run.json", fix="leave them out, or start a new run")
         old = layout.latest() if resume is True else layout.find(resume)
         run = old.path
         run_plan = plan_of(old, recipe)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..core.batch import Batch, Data
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.corrupt import Change, SentenceSource, freeze_changes, masking, next_sentence
+from ..data.corrupt import Augmentation, SentenceSource, freeze_changes, masking, next_sentence
 from ..data.tensors import TensorSource, fingerprint
 from ..data.text.documents import Ragged
 from ..data.text.tokenizer import Tokenizer, special, train
@@ -228,7 +228,7 @@ def source(batch: Batch) -> TensorSource:
 
 
 def bert() -> Bert:
-    return Bert(tokenizer().size, 48, 2, "attention heads=4", 2.0, places=2 * LONG + 3)
+    return Bert(tokenizer().size, 48, 2, "attention heads=4", 2.0, max_positions=2 * LONG + 3)
 
 
 def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
@@ -239,7 +239,7 @@ def _documents(seed: int, n: int, *key: Any) -> SentenceSource:
     return SentenceSource([Ragged.of(document) for document in words.view(n, 40, LONG)], special(tokenizer(), "pad"))
 
 
-def questions() -> Change:
+def questions() -> Augmentation:
     """Both of BERT's tasks: is it the next sentence, and which words are hidden?"""
     pairs, hidden = next_sentence(tokenizer()), masking(tokenizer(), 0.3)
     return lambda batch, rng: hidden(pairs(batch, rng), rng)

@@ -16,6 +16,7 @@ from ..data.catalog import load
 from ..data.melody import TUNES, Note, intervals, notes
 from ..data.tensors import TensorSource
 from ..data.text.documents import Ragged
+from ..data.toys import EXAMPLES
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.seq2seq import Seq2Seq
@@ -24,7 +25,6 @@ from ..objectives.categorical import Categorical
 from ..objectives.gaussian import Gaussian
 from ..optim.build import optimizer
 from ..recipes import music, sentiment, tagging
-from ..recipes.tools.texts import EXAMPLES
 from . import _application_images
 from .exhibit import Exhibit, spread
 
@@ -65,7 +65,7 @@ def app_03(exhibit: Exhibit) -> str:
 
 def app_04(exhibit: Exhibit) -> str:
     """Sentences of any length to one vector: a bidirectional RNN judges two it never read, and one that a user brings."""
-    recipe = sentiment.recipe(mixer="rnn", data="toy", width=40, lr=8e-3, epochs=20, seed=exhibit.seed)
+    recipe = sentiment.recipe(mixer="rnn", data="toy_sentiment", width=40, lr=8e-3, epochs=20, seed=exhibit.seed)
     runs = _runs(exhibit, recipe.replace(callbacks=(), restore_best=False), "sentiment")
     data, reader = runs[0].data, runs[0].data.reader
     batch = reader.rows([sentence.rstrip(".") for sentence in SENTENCES])

@@ -24,7 +24,7 @@ from ..data.tensors import TensorSource
 from ..generate import generate
 from ..lenses.tools.mixers import measure, mixing
 from ..models.encoder_decoder import EncoderDecoder
-from ..models.seq2seq import Lookup
+from ..models.seq2seq import SourceAttention
 from ..nn.block import style_of
 from ..nn.mixers.attention import Attention, CrossAttention, attend, scores
 from ..nn.mixers.rnn import RNN
@@ -174,7 +174,7 @@ def att_04(exhibit: Exhibit) -> str:
     table: dict[str, list[Any]] = {"score": [], **{f"key {i + 1}": [] for i in range(N)}}
     torch.manual_seed(exhibit.seed + 3)
     for scoring in ("dot", "general", "additive"):
-        look = Lookup(d, scoring).double()
+        look = SourceAttention(d, scoring).double()
         memory = keys[0]
         _, outputs = look(queries[0], look.keys(memory), memory, torch.tensor([N]))
         exhibit.expect(f"weights of the {scoring} score add up to", outputs.detach().sum(), 1.0, 1e-12)
@@ -188,7 +188,7 @@ def att_04(exhibit: Exhibit) -> str:
     return f"an exact match returns its value to {error:.1e} at scale 1000; dot, cosine, general and additive scores"
 
 
-def _score_by_hand(look: Lookup, scoring: str, query: Array, keys: Array) -> Array:
+def _score_by_hand(look: SourceAttention, scoring: str, query: Array, keys: Array) -> Array:
     """Scores of one query with all keys, as the formulas have them."""
     weights = {name: parameter.detach().numpy() for name, parameter in look.named_parameters()}
     if scoring == "dot":
@@ -359,7 +359,7 @@ def att_12(exhibit: Exhibit) -> str:
     exhibit.expect("side by side: width (C-16)", beside.shape[-1], 12)
     gap = exhibit.expect("X + P", added, (x + sinusoidal(torch.arange(9), 6)).numpy(), 1e-12)
     exhibit.expect("X beside P", beside[1, :, 6:], sinusoidal(torch.arange(9), 6).numpy(), 1e-12)
-    table = Positions("learned", 6, places=8).double()
+    table = Positions("learned", 6, max_positions=8).double()
     exhibit.expect("a table of 8 takes 8", list(table(x[:, :8])[0].shape), [2, 8, 6])
     exhibit.refuses("a table of 8 refuses 9", lambda: table(x))
     exhibit.expect("waves at place 100,000 are finite", bool(sinusoidal(torch.tensor([100_000]), 6).isfinite().all()), True)

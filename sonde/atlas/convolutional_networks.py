@@ -375,10 +375,10 @@ def cnn_14(exhibit: Exhibit) -> str:
         partly = _share_unchanged(pooled, batch.x)
         noise = torch.randn(200, 1, 24, 24, dtype=torch.float64, generator=exhibit.generator("cnn-14"))
         unlike = _share_unchanged(pooled, noise)
-    exhibit.below("circular convolution: error of shifting by 1", errors["shift around"], 1e-12)
+    exhibit.below("circular convolution: error of shifting by 1", errors["circular shift"], 1e-12)
     exhibit.below("global pooling after it: difference of outputs under any shift", max(invariant), 1e-12)
-    exhibit.above("turning by 90 degrees: error", errors["turn"], 0.05)
-    exhibit.above("enlarging to twice the size: error", errors["enlarge"], 0.05)
+    exhibit.above("turning by 90 degrees: error", errors["rotation"], 0.05)
+    exhibit.above("enlarging to twice the size: error", errors["enlargement"], 0.05)
     exhibit.ordered("2 x 2 pooling: share of outputs that a shift by 1 leaves alone, smooth images over noise", partly, unlike)
     exhibit.below("the same of smooth images, at most", partly, 0.999)
     symmetric = nn.Conv2d(1, 5, 3, padding=1, padding_mode="circular").double()
@@ -386,12 +386,12 @@ def cnn_14(exhibit: Exhibit) -> str:
         around.weight + around.weight.rot90(1, (2, 3)) + around.weight.rot90(2, (2, 3)) + around.weight.rot90(3, (2, 3))
     ).detach()
     with torch.no_grad():
-        turned = equivariance.errors(nn.Sequential(symmetric), batch, 1)["turn"]["0"]
+        turned = equivariance.errors(nn.Sequential(symmetric), batch, 1)["rotation"]["0"]
     exhibit.below("a kernel that is itself the same when turned: error of turning", turned, 1e-12)
     bars = {"error": [*errors.values(), turned]}
     exhibit.show(Bars("Error of equivariance of one convolution", bars, axes=["change"], labels=[*errors, "turn, symmetric kernel"]))
     return (
-        f"shift {errors['shift around']:.0e}, turn {errors['turn']:.2f}, enlarge {errors['enlarge']:.2f}; "
+        f"shift {errors['circular shift']:.0e}, turn {errors['rotation']:.2f}, enlarge {errors['enlargement']:.2f}; "
         f"2 x 2 pooling keeps {partly:.0%} of outputs under a shift by 1 ({unlike:.0%} on noise)"
     )
 

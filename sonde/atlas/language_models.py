@@ -40,7 +40,7 @@ from ..models.ngram import Ngram, Smoothing
 from ..models.nnlm import FeedForwardLM
 from ..models.published import PUBLISHED, published, size
 from ..models.seq2seq import Seq2Seq
-from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, learning
+from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, trainable_names
 from ..nn.mixers import mixer_class
 from ..objectives.categorical import Categorical
 from ..objectives.joint import Joint, Part
@@ -80,7 +80,7 @@ def lm_01(exhibit: Exhibit) -> str:
     for name, way, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
         sums[name] = float(_joint(elmo(tokens)[:, way], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    blocks = [LanguageModel(V, 8, 1, "attention causal=false", ahead=True) for _ in range(48)]
+    blocks = [LanguageModel(V, 8, 1, "attention causal=false", noncausal=True) for _ in range(48)]
     seeing = [toy.shaken(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
     wrong = float(np.mean([abs(_joint(one(x), strings).exp().sum().item() - 1) for one in seeing]))
     exhibit.above("48 models that see later tokens: their sums are off, on average, by", wrong, 0.03)
@@ -221,7 +221,7 @@ def lm_05(exhibit: Exhibit) -> str:
     elmos = toy.of_each_seed(exhibit, toy.recipe(partial(Elmo, V, 16, depth), pre, Categorical(V), 30, 1e-2), n=5)
     models = [TokenHead(ElmoFeatures(elmo), C) for elmo in elmos]
     names, before = ["body.mix.gamma", "body.mix.s", "head.bias", "head.weight"], [toy.weights(elmo) for elmo in elmos]
-    exhibit.expect("what may learn", sorted(learning(models[0])), names)
+    exhibit.expect("what may learn", sorted(trainable_names(models[0])), names)
     models[0].zero_grad()
     Categorical()(models[0], Batch(x=x, y=y, mask=mask)).backward()
     exhibit.expect("what receives a gradient", sorted(name for name, p in models[0].named_parameters() if p.grad is not None), names)
@@ -232,7 +232,7 @@ def lm_05(exhibit: Exhibit) -> str:
     exhibit.expect("the language models are the same, bit for bit", [toy.weights(model.body.elmo) for model in fit], before)
     mix, layers = fit[0].body.mix, fit[0].body.elmo.layers(x[:5]).detach().double()
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
-    shares = torch.stack([model.body.mix.shares.detach() for model in fit])
+    shares = torch.stack([model.body.mix.weights.detach() for model in fit])
     exhibit.expect("mixing weights add up to", shares.double().sum(1), np.ones(len(fit)), within=1e-6)
     exhibit.above("they have learned: largest less smallest", (shares.amax(1) - shares.amin(1)).tolist(), 0.01)
     e = [math.exp(s) for s in mix.s.tolist()]
@@ -251,8 +251,8 @@ def lm_06(exhibit: Exhibit) -> str:
     """What sees both sides represents; what sees the past alone can also go on."""
     V, T = 11, 7
     models: dict[str, Any] = {
-        "BERT": Bert(V, 16, 2, "attention heads=2", 2.0, places=16),
-        "GPT": LanguageModel(V, 16, 2, "attention heads=2", style="gpt2", positions="learned", places=16),
+        "BERT": Bert(V, 16, 2, "attention heads=2", 2.0, max_positions=16),
+        "GPT": LanguageModel(V, 16, 2, "attention heads=2", style="gpt2", positions="learned", max_positions=16),
         "LSTM": LanguageModel(V, 16, 1, "lstm"),
     }
     x = torch.randint(V, (1, T), generator=exhibit.generator("seen"))
@@ -270,7 +270,8 @@ def lm_06(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: outputs that change with the token itself or an earlier one", int(one.tril().sum()), T * (T + 1) // 2)
     exhibit.refuses("generate() with BERT", lambda: generate(models["BERT"], x, 4))
     exhibit.refuses(
-        "generate() with blocks that see both sides", lambda: generate(LanguageModel(V, 16, 1, "attention causal=false", ahead=True), x, 4)
+        "generate() with blocks that see both sides",
+        lambda: generate(LanguageModel(V, 16, 1, "attention causal=false", noncausal=True), x, 4),
     )
     exhibit.refuses("a causal model of such blocks", lambda: LanguageModel(V, 16, 1, "linformer"))
     exhibit.expect("tokens that GPT goes on with", generate(models["GPT"].float(), x, 4).shape[1], 4)
@@ -398,7 +399,7 @@ def lm_09(exhibit: Exhibit) -> str:
         encode_marked(tokenizer, f"<cls>{first}<sep>{second}<sep>".replace("some", "<mask>").replace("tastes", "<mask>")),
     )
     exhibit.expect("terms of the loss", Categorical().counts(batch)["nll"], 2.0)
-    model = Bert(tokenizer.size, 16, 1, "attention heads=2", 2.0, places=32)
+    model = Bert(tokenizer.size, 16, 1, "attention heads=2", 2.0, max_positions=32)
     logits = model(batch.x, batch.kinds)["tokens"].log_softmax(-1).detach()
     by_hand = -sum(float(logits[0, place, token]) for place, token in zip(batch.mask[0].nonzero().flatten().tolist(), wanted)) / 2
     exhibit.expect(
@@ -454,7 +455,7 @@ def lm_10(exhibit: Exhibit) -> str:
 
 def lm_11(exhibit: Exhibit) -> str:
     """One pass trains every place, because no place sees the next; without the mask the model copies and learns nothing."""
-    gpt = partial(LanguageModel, toy.TOKENS, 32, 2, ffn=2.0, positions="learned", places=32, style="gpt2")
+    gpt = partial(LanguageModel, toy.TOKENS, 32, 2, ffn=2.0, positions="learned", max_positions=32, style="gpt2")
     one = gpt(mixer="attention heads=4 positions=none").double().eval()
     rows = toy.chain(exhibit.seed, 3, 9, "prefixes")
     whole = Categorical()(one, Batch(x=rows[:, :-1], y=rows[:, 1:])).loss().detach()
@@ -471,7 +472,7 @@ def lm_11(exhibit: Exhibit) -> str:
     data = Data(TensorSource(sequences[:, :-1], sequences[:, 1:], mask=copied), name="chain")
     loss, share, starts = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
     for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
-        models = toy.of_each_seed(exhibit, toy.recipe(partial(gpt, mixer=mixer, ahead=True), data, Categorical(toy.TOKENS), 150, 1e-2))
+        models = toy.of_each_seed(exhibit, toy.recipe(partial(gpt, mixer=mixer, noncausal=True), data, Categorical(toy.TOKENS), 150, 1e-2))
         loss[name] = [toy.nats(model, data.train, 500) for model in models]
         share[name] = [toy.possible(exhibit.seed, _greedy(model, starts, n - 1)) for model in models]
     exhibit.below("training loss with the mask: distance from ln 3", [abs(one - math.log(toy.NEXT)) for one in loss["masked"]], 0.03)

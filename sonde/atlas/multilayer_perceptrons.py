@@ -79,11 +79,11 @@ def mlp_02(exhibit: Exhibit) -> str:
 
     curve, table = regions_lens.read(Subject(net, Batch(x=x[:, None])), margin=0.0)
     values = table.values
-    exhibit.expect("units that are on, region by region", values["units on"], ["010", "110", "100", "101"])
+    exhibit.expect("units that are on, region by region", values["active units"], ["010", "110", "100", "101"])
     exhibit.expect("slopes, worked by hand", values["slope"], [1.0, 2.2, 1.2, -0.9], within=1e-12)
-    active = [float(sum(p * t for p, t, on in zip(scale, slope, bits, strict=True) if on == "1")) for bits in values["units on"]]
+    active = [float(sum(p * t for p, t, on in zip(scale, slope, bits, strict=True) if on == "1")) for bits in values["active units"]]
     exhibit.expect("slopes are sums of phi_d th_d1 over the units that are on", values["slope"], active, within=1e-12)
-    off = [(a, b) for a, b, bits in zip(values["from"], values["to"], values["units on"], strict=True) if bits[1] == "0"]
+    off = [(a, b) for a, b, bits in zip(values["from"], values["to"], values["active units"], strict=True) if bits[1] == "0"]
     exhibit.expect("unit 2 is off from 1.2 to the end", [off[0][0], off[-1][1]], [1.2, 2.0], within=1e-12)
 
     panels = {"1 pre-activations": before, "2 clipped at 0": clipped, "3 scaled": clipped * scale}
@@ -93,7 +93,7 @@ def mlp_02(exhibit: Exhibit) -> str:
     note = f"unit 2 is off from {off[0][0]:g} to {off[-1][1]:g}"
     exhibit.show(replace(curve, title="4 summed", note=note))
     exhibit.show(replace(table, title="Regions"))
-    summary = ", ".join(f"{bits}: {s:g}" for bits, s in zip(values["units on"], values["slope"], strict=True))
+    summary = ", ".join(f"{bits}: {s:g}" for bits, s in zip(values["active units"], values["slope"], strict=True))
     return f"slopes {summary}; {note}"
 
 

@@ -239,16 +239,16 @@ def rnn_04(exhibit: Exhibit) -> str:
     ahead, behind = back.flip(1).detach().chunk(2, -1)
     gap = exhibit.expect("turned round, halves exchanged", torch.cat([behind, ahead], -1), y.detach(), within=1e-12)
     exhibit.expect("numbers per step, of 6", y.shape[-1], 12)
-    exhibit.expect("what is remembered", sorted(state), ["ahead.c", "ahead.h", "back.c", "back.h"])
+    exhibit.expect("what is remembered", sorted(state), ["backward.c", "backward.h", "forward.c", "forward.h"])
     exhibit.expect(
         "the last state: forward at the end, backward at the beginning",
-        torch.cat([state["ahead.h"], state["back.h"]], -1).detach(),
+        torch.cat([state["forward.h"], state["backward.h"]], -1).detach(),
         torch.cat([y[:, -1, :6], y[:, 0, 6:]], -1).detach(),
     )
     both, leaf = Bidirectional(_perturb(exhibit, mixer("rnn", 6)), _perturb(exhibit, mixer("rnn", 6))), x.clone().requires_grad_()
     reach = torch.stack([torch.autograd.grad(both(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.above("smallest gradient of any state by any input: its logarithm to base 10", reach.min().log10(), -6.0)
-    one = torch.stack([torch.autograd.grad(both.ahead(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
+    one = torch.stack([torch.autograd.grad(both.forward_mixer(leaf)[0][0, t].sum(), leaf)[0][0].norm(dim=-1) for t in range(7)])
     exhibit.expect("pairs that one direction sees, of 49", int((one > 0).sum()), 28)
     for pool in ("last", "mean"):
         model = _perturb(

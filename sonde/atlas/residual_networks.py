@@ -19,7 +19,7 @@ from ..lenses.cost import cost
 from ..models import resnet
 from ..models.published import published
 from ..models.unet import UNet
-from ..nn.adapters import freeze, learning
+from ..nn.adapters import freeze, trainable_names
 from ..nn.residual import Residual
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
@@ -333,7 +333,7 @@ def res_10(exhibit: Exhibit) -> str:
         grown = nn.Sequential(old[:-1], *(_corrects(24) for _ in range(3)), old[-1])
         freeze(grown, "0.*")
         kept = {name: p.clone() for name, p in grown.named_parameters() if not p.requires_grad}
-        learners.append(sorted({name.split(".")[0] for name in learning(grown)}))
+        learners.append(sorted({name.split(".")[0] for name in trainable_names(grown)}))
         over.append(_loss(grown, data))
         final = exhibit.train(_recipe(partial(nn.Sequential, *grown), data, steps=60), f"grown-{seed}", seed=seed).model()
         same = all(torch.equal(final.get_parameter(name), value) for name, value in kept.items())

@@ -156,7 +156,7 @@ def s2s_03(exhibit: Exhibit) -> str:
             state = model.begin(source, lengths)
             h = model.decoder(model.embedding(x) + state["summary"].unsqueeze(1))[0][0]
             weights = model.align(source, x, lengths)[0]
-            look: Any = model.lookup
+            look: Any = model.attention
             states = state["memory"][0, :3]
             scores = torch.zeros(3, 3, dtype=torch.float64)
             for t, j in product(range(3), range(3)):

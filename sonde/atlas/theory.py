@@ -497,7 +497,7 @@ def th_07(exhibit: Exhibit) -> str:
     exhibit.expect("tanh: gain at K=0 is C_W", wide.gain(torch.tensor(0.0), "tanh", 1.0), 1.0, within=1e-9)
 
     c_w, c_b = torch.linspace(0.5, 3.0, 51).double(), torch.linspace(0.0, 0.3, 31).double()
-    places = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), most=300, within=1e-6)
+    places = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), max_layers=300, tolerance=1e-6)
     gains = torch.stack([wide.gain(places[:, i], "tanh", float(weight)) for i, weight in enumerate(c_w)], 1)
     note = "Gain of a layer at its fixed point, less 1: on the line 0 a deep net is critical. It starts at C_W = 1, C_b = 0."
     exhibit.show(

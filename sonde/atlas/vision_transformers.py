@@ -117,8 +117,8 @@ def vit_03(exhibit: Exhibit) -> str:
     with torch.device("meta"):
         long = Pixels((224, 224), 256, width=8, depth=1).body.positions
         few = ViT(width=8, depth=1, heads=1, pool="mean").tokens
-    assert long is not None and long.places is not None
-    many = long.places
+    assert long is not None and long.max_positions is not None
+    many = long.max_positions
     exhibit.expect("tokens of 224 x 224 pixels", many, 50_176)
     exhibit.expect("pairs of them, in each head", _pairs(many), 2_517_630_976)
     exhibit.expect("pairs of patches of 16 x 16", _pairs(few), 38_416)

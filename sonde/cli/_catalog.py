@@ -1,4 +1,4 @@
-"""Names and one-line summaries of everything a user can ask for by name, read by parsing: nothing is imported."""
+"""Names and one-line summaries of everything that `sonde list` lists, read by parsing: nothing is imported."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def _data() -> dict[str, str]:
 
 
 def _models() -> dict[str, str]:
-    """Networks of the library, and published models built from them: what `sonde explain` explains."""
+    """Networks of the library, and published models built from them: everything that `sonde explain` accepts as a model."""
     from ..models.published import PUBLISHED
 
     return {**_in_registry("models")(), **{name: "a published model, of its exact size" for name in PUBLISHED}}
 
 
 def _optimizers() -> dict[str, str]:
-    """The rules of torch.optim but for those the builder refuses, and our own."""
+    """Optimizers of torch.optim, without those that the builder refuses, and of Sonde."""
     from ..optim.known import REFUSED
 
     spec = find_spec("torch")
@@ -42,12 +42,12 @@ def _optimizers() -> dict[str, str]:
     for node in ast.parse(home.read_text(encoding="utf-8")).body if home else []:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.optim."):
             kinds += [name.name for name in node.names if name.name != "Optimizer"]
-    theirs = {kind.lower(): f"torch.optim.{kind}" for kind in kinds if kind[0].isupper() and kind.lower() not in REFUSED}
-    return dict(sorted({**theirs, **_in_registry("optim.rules")()}.items()))
+    of_torch = {kind.lower(): f"torch.optim.{kind}" for kind in kinds if kind[0].isupper() and kind.lower() not in REFUSED}
+    return dict(sorted({**of_torch, **_in_registry("optim.rules")()}.items()))
 
 
 def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
-    """Functions of a file of `optim` that make one kind of thing, with the first line of their docstrings."""
+    """Functions in a file of `optim` that return this type, with the first line of their docstrings."""
 
     def listing() -> dict[str, str]:
         body = ast.parse((registry.folder("optim") / file).read_text(encoding="utf-8")).body

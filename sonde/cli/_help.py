@@ -1,4 +1,4 @@
-"""Help texts: one screen each, made from summaries, usage lines and options."""
+"""Help texts, one screen each, from summaries, usage lines and options."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND --help`.  Where a name given decides which options there are, the command has `described(words)`."""
+    """`sonde COMMAND --help`.  Where the options depend on a name, the command defines `described(words)`."""
     parts = [(command.__doc__ or "").split("\n")[0], "", f"  {bold('sonde ' + name)} {command.USAGE}"]
     thing = command.described(list(words)) if hasattr(command, "described") else None
     if thing is not None:
@@ -59,7 +59,7 @@ def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
 
 
 def schema(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND NAME --schema`: the options of what is named, or of the command itself, as a JSON schema for programs."""
+    """`sonde COMMAND NAME --schema`: the options of NAME, or of the command itself, as a JSON schema."""
     import json
 
     from ..core.options import json_schema
@@ -77,7 +77,7 @@ def options(options: Mapping[str, Option]) -> str:
 
 
 def _signature(name: str, option: Option) -> str:
-    """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; of a flag that is on by default the other form too."""
+    """`--lr X`, `--widths N ...`, `--way up|down`, `--flag`; for a flag that is on by default also `--no-flag`."""
     from dataclasses import replace
     from inspect import Parameter
 
@@ -91,7 +91,7 @@ def _signature(name: str, option: Option) -> str:
 
 
 def _describe(option: Option) -> str:
-    """Help text, range and default; a default that says nothing is left out."""
+    """Help text, range and default; an empty default is left out."""
     facts = [] if option.range is None else [option.range.brief()]
     if option.is_required:
         facts.append("required")

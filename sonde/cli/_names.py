@@ -1,4 +1,4 @@
-"""A name on the command line -> the thing it names, with the options it can be given."""
+"""A name on the command line -> the recipe, model, mixer or lens of that name, with its options."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from ._options import flag, usable
 
 @dataclass(frozen=True)
 class Named:
-    """Something with options: a recipe, a model, a lens.  Its file is imported when it is made, not to know its options."""
+    """Something with options: a recipe, a model, a mixer, a lens.  Its options are known without importing its file."""
 
     target: str
-    """what the engine is given: a name in a registry, or the path of a file"""
+    """a name in a registry, or the path of a file"""
     owner: str
     summary: str
     options: dict[str, Option]
@@ -28,9 +28,9 @@ class Named:
     """imports the function or class itself"""
 
 
-def named(target: str, owner: str, place: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
-    """What a file defines: read from its text where that says enough, else imported."""
-    read = signatures.read_signature(place, function, owner, skip)
+def named(target: str, owner: str, path: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
+    """What a file defines: read from its source text where possible, else imported."""
+    read = signatures.read_signature(path, function, owner, skip)
     if read is not None:
         return Named(target, owner, read.summary, read.options, load)
     make = load()
@@ -38,7 +38,7 @@ def named(target: str, owner: str, place: Path, function: str, load: Callable[[]
 
 
 def first_name(words: Sequence[str], command: str, *registries: str) -> str:
-    """The first word, or an error that lists what could stand there."""
+    """The first word, or an error that says which names are possible."""
     if not words:
         kinds = " or ".join(name.removesuffix("s") for name in registries)
         raise BadInput(f"{command} needs the name of a {kinds}", fix=f"`sonde list {registries[0]}` shows them")
@@ -46,9 +46,12 @@ def first_name(words: Sequence[str], command: str, *registries: str) -> str:
 
 
 def merge_options(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
-    """Options of a command and options of what it works on; a name that means both is refused."""
+    """Options of a command and of what it works on; a name that both use is refused."""
     for name in own.keys() & thing.options.keys():
-        raise BadInput(f"{thing.owner} has an option '{name}', and {flag(name)} already is an option", fix="give the option another name")
+        raise BadInput(
+            f"{thing.owner} has an option '{name}', and {flag(name)} is already an option of the command",
+            fix="rename the option in your file",
+        )
     return {**own, **thing.options}
 
 
@@ -60,7 +63,7 @@ def recipe(name: str) -> Named:
 
 
 def model(name: str) -> Named:
-    """A model in the registry or in a user's file: the network that has the file's name."""
+    """A model in the registry or in a user's file: the class named like the file."""
 
     def load() -> type:
         from torch import nn
@@ -83,9 +86,9 @@ def mixer(name: str) -> Named:
 
 def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
     label = registry.label(checked(name))
-    place = registry.path_of(kind, name)
-    alike = [one for one in signatures.classes(place) if one.lower() == label.replace("_", "").lower()]
-    return named(name, f"{registry.kind_of(kind)} '{label}'", place, alike[0] if len(alike) == 1 else "tiny()", load)
+    path = registry.path_of(kind, name)
+    matching = [one for one in signatures.classes(path) if one.lower() == label.replace("_", "").lower()]
+    return named(name, f"{registry.kind_of(kind)} '{label}'", path, matching[0] if len(matching) == 1 else "tiny()", load)
 
 
 def lens(name: str) -> Named:
@@ -98,5 +101,5 @@ def lens(name: str) -> Named:
 
 
 def checked(name: str) -> str:
-    """The name of a plug-in; the path of a file is one that a file system takes."""
+    """The name of a plug-in; a path is checked to be a possible file name."""
     return str(usable(Path(name), "FILE.py")) if registry.is_file(name) else name

@@ -1,8 +1,8 @@
-"""Words of a command line -> checked values.  An option is a `Option`, so options and a recipe's options are read alike.
+"""Words of a command line -> checked values.  Options of a command and of a recipe are both `Option`s and are parsed alike.
 
     --name value    --name=value    --several 1 2 3    --flag    --no-flag    --long-name for long_name
 
-Nothing is guessed: an unknown, repeated or empty option and a word too many are errors that name the nearest option.
+Nothing is guessed: an unknown, repeated or empty option and an extra word are errors that suggest the nearest option.
 """
 
 from __future__ import annotations
@@ -23,42 +23,42 @@ def option(name: str, kind: Any, default: Any, help: str, bounds: Range | None =
 
 
 def by_name(options: Sequence[Option], owner: str) -> dict[str, Option]:
-    """Options of a command by name; errors call them as they are typed."""
+    """Options of a command by name; errors show them as they are typed, --name."""
     return {one.name: replace(one, name=flag(one.name), owner=owner) for one in options}
 
 
 def flag(name: str) -> str:
-    """The way an option is typed."""
+    """An option as it is typed: --long-name for long_name."""
     return "--" + name.replace("_", "-")
 
 
-def leading(words: Sequence[str], known: Mapping[str, Option], most: int = 1) -> tuple[list[str], list[str]]:
-    """Up to `most` plain words from the front, and the words that are left.
+def leading(words: Sequence[str], known: Mapping[str, Option], max_words: int = 1) -> tuple[list[str], list[str]]:
+    """Up to `max_words` plain words from the front, and the remaining words.
 
-    The names among them decide which options exist, so the search ends at the first option nobody knows yet.
+    These words decide which options exist, so the search ends at the first unknown option.
     """
     plain: list[str] = []
-    left: list[str] = []
+    rest: list[str] = []
     start = 0
     for token in _tokens(words, known):
-        if len(plain) == most or (token.typed and token.name is None):
+        if len(plain) == max_words or (token.typed and token.name is None):
             break
         if token.typed:
-            left += words[start : token.stop]
+            rest += words[start : token.stop]
         else:
             plain += token.values
         start = token.stop
-    return plain, left + list(words[start:])
+    return plain, rest + list(words[start:])
 
 
-def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, most: int = 0) -> tuple[list[str], dict[str, Any]]:
-    """Plain words (at most `most`) and the values of the options that were given."""
+def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, max_words: int = 0) -> tuple[list[str], dict[str, Any]]:
+    """Plain words (at most `max_words`) and the values of the options that were given."""
     plain: list[str] = []
     flags: dict[str, Any] = {}
     for token in _tokens(words, known):
         if not token.typed:
             plain += token.values
-            if len(plain) > most:
+            if len(plain) > max_words:
                 raise BadInput(f"unexpected argument {show(plain[-1])} for {owner}", fix="write options as --name value")
         elif token.name is None:
             raise BadInput(f"{owner} has no option {show(token.typed)}", fix=nearest(token.typed, map(flag, known)))
@@ -70,22 +70,22 @@ def parse(words: Sequence[str], known: Mapping[str, Option], owner: str, most: i
 
 
 def show(word: str) -> str:
-    """A word of the user's in quotes, cut where it is long."""
+    """A word from the command line in quotes, shortened where it is long."""
     return f"'{word}'" if len(word) <= 60 else f"'{word[:57]}...'"
 
 
 def usable(path: Path, what: str) -> Path:
-    """The path itself, or an error where no file system would take it or no terminal could show it."""
+    """The path itself, or an error if it is too long for a file system or has control characters."""
     if not str(path).isprintable():
         raise BadInput(f"{what} must be a path without control characters, not {show(str(path))}", fix="give another path")
     if len(os.fsencode(path)) > 4000 or any(len(os.fsencode(part)) > 255 for part in path.parts):
-        raise BadInput(f"{what} must be a path of usual length, not {show(str(path))}", fix="give a shorter one")
+        raise BadInput(f"{what} must be a shorter path, not {show(str(path))}", fix="give a shorter path")
     return path
 
 
 @dataclass(frozen=True)
 class _Token:
-    """A plain word (`typed` is empty) or an option with its values; `name` is None where nobody knows the option."""
+    """A plain word (`typed` is empty) or an option with its values; `name` is None for an unknown option."""
 
     typed: str
     name: str | None
@@ -110,16 +110,16 @@ def _tokens(words: Sequence[str], known: Mapping[str, Option]) -> Iterator[_Toke
         elif name is None or known[name].type is bool:
             yield _Token(typed, name, [], at, bare=True)
         else:
-            most = len(words) if known[name].many else at + 1
+            end = len(words) if known[name].many else at + 1
             stop = at
-            while stop < min(most, len(words)) and not _is_option(words[stop]):
+            while stop < min(end, len(words)) and not _is_option(words[stop]):
                 stop += 1
             yield _Token(typed, name, list(words[at:stop]), stop)
             at = stop
 
 
 def _is_option(word: str) -> bool:
-    """Words that start with a dash are options, unless they are numbers such as -1e-3."""
+    """Whether a word starts with a dash and is not a number such as -1e-3."""
     if len(word) < 2 or word[0] != "-":
         return False
     try:

@@ -1,12 +1,13 @@
-"""The command `sonde`: finds the command's file, runs it, and turns every error into words and an exit code.
+"""The command `sonde`: finds the file of a subcommand, runs it, and turns every error into a message and an exit code.
 
-A command is a file in `commands/`: its first docstring line is its summary, `USAGE`, `EXAMPLES` and `options()` are its help, and
-`run(words) -> exit code` does the work.  Only the file of the command asked for is imported.
+A command is a file in `commands/`: its first docstring line is its summary, `POSITION` its position in the list of commands, `USAGE`,
+`EXAMPLES` and `options()` are its help, and `run(words) -> exit code` does the work.  Only the file of the command that runs is imported.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -16,32 +17,30 @@ from ..core import registry
 from ..core.errors import Interrupted, ResourceFault, SondeError, clean
 
 REGISTRY = "cli.commands"
-ORDER = ("doctor", "list", "data", "explain", "bench", "train", "sweep", "runs", "look", "compare", "predict", "generate", "hf", "atlas")
-"""the order of a day's work, for the help text; a command not named here comes last"""
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-NO_RIGHT = {errno.EACCES, errno.EPERM, errno.EROFS}
-NO_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NOT_PERMITTED = {errno.EACCES, errno.EPERM, errno.EROFS}
+OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "not enough memory")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code and never raises."""
     words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
-    # Read by OpenMP when torch is loaded.  Its threads otherwise spin for a millisecond while they wait for each other;
-    # on a machine that does anything else besides, they then keep the very core the other one needs (docs/lab-book.md).
+    # Read by OpenMP when torch is loaded.  By default its threads spin for a millisecond while they wait for each other;
+    # on a busy machine a spinning thread blocks the core that the other one needs (docs/lab-book.md).
     os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     debug = "--debug" in words
     try:
         if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(errors="backslashreplace")  # a narrow terminal must not turn a name into a crash
+            sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that cannot encode a name must not cause a crash
         code = _dispatch([word for word in words if word != "--debug"])
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader has left (`sonde list | head -1`): say nothing, and keep the interpreter from trying again at exit.
+        # The reader is gone (`sonde list | head -1`): print nothing, and keep the interpreter from flushing again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except BaseException as error:  # foreign errors need not be Exceptions: a panic in compiled code is not
+    except BaseException as error:  # not every error is an Exception: a panic in compiled code is not
         fault = _fault(error)
         if debug:
             import traceback
@@ -71,21 +70,21 @@ def _dispatch(words: list[str]) -> int:
 
 
 def commands() -> dict[str, str]:
-    """Every command with its summary, read by parsing."""
-    names = sorted(registry.names(REGISTRY), key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    """Every command with its summary, read by parsing; `POSITION` orders them, a command without one comes last."""
+    names = sorted(registry.names(REGISTRY), key=lambda name: registry.constant(REGISTRY, name, "POSITION") or math.inf)
     return {name: registry.summary(REGISTRY, name) for name in names}
 
 
 def _fault(error: BaseException) -> SondeError:
-    """The error itself if it is ours, else one of ours that says what happened."""
+    """The error itself if it is a SondeError, else a SondeError that describes it."""
     if isinstance(error, SondeError):
         return error
     if isinstance(error, KeyboardInterrupt):
         return Interrupted("interrupted")
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)):
-        return ResourceFault("memory ran out", where=_first_line(error), fix="a smaller batch or model, or fewer --processes")
-    if isinstance(error, OSError) and error.errno in NO_ROOM | NO_RIGHT:
-        fix = "free some space there" if error.errno in NO_ROOM else "choose a place you may write to, or change its permissions"
+    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)):
+        return ResourceFault("memory ran out", where=_first_line(error), fix="use a smaller batch or model, or fewer --processes")
+    if isinstance(error, OSError) and error.errno in DISK_FULL | NOT_PERMITTED:
+        fix = "free some space there" if error.errno in DISK_FULL else "choose a directory you can write to, or change its permissions"
         return ResourceFault(str(error.strerror).lower(), where=str(error.filename or ""), fix=fix)
     text = f"{type(error).__name__}: {_first_line(error)}".removesuffix(": ")
     return SondeError(f"internal error: {text}; run again with --debug to see where")

@@ -88,7 +88,7 @@ class Reading:
         empty = type(self)("", {})
         body = {"title": self.title, "kind": self.kind, "values": self.values, "axes": self.axes, "note": self.note}
         body |= {one.name: value for one in fields(self)[4:] if (value := getattr(self, one.name)) != getattr(empty, one.name)}
-        return json.dumps(_finite(body), allow_nan=False)
+        return json.dumps(finite(body), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Reading:
@@ -434,13 +434,14 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A plain value with None for numbers that JSON cannot represent."""
     if isinstance(value, float):
         return value if value == value and abs(value) != float("inf") else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value
 
 

@@ -59,6 +59,14 @@ def summary(registry: str, name: str) -> str:
     return first_line(folder(registry) / f"{name}.py")
 
 
+def constant(registry: str, name: str, constant: str) -> Any:
+    """The literal that a plug-in assigns to a name at the top of its file, read by parsing; None where it assigns none."""
+    for node in ast.parse((folder(registry) / f"{name}.py").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(isinstance(target, ast.Name) and target.id == constant for target in node.targets):
+            return ast.literal_eval(node.value)
+    return None
+
+
 def first_line(path: Path) -> str:
     """First docstring line of a Python file, or '' where there is none."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

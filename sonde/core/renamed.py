@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Container, Iterable
 from typing import Any
@@ -13,6 +14,8 @@ FIELDS = {"batch": "batch_size", "clip": "clip_norm", "evaluate_batch": "evaluat
 """fields of a Recipe, and options of recipes, that mean something else elsewhere"""
 OPTIONS = {"file": "data", "folder": "data", "text": "data"}
 """options of recipes by which a user's files came in"""
+VALUES = {"sentiment": {"data": {"toy": "toy_sentiment"}}}
+"""recipe -> option -> values that have another name"""
 NAMES = {
     "colour": "color",
     "initialise": "initialize",
@@ -47,7 +50,6 @@ MODULES = {
     "sonde.data.shards": "sonde.data.text.shards",
     "sonde.data.tokeniser": "sonde.data.text.tokenizer",
     "sonde.data.tokenizer": "sonde.data.text.tokenizer",
-    "sonde.data.words": "sonde.data.text.words",
     "sonde.engine.api": "sonde",
     "sonde.engine.rundir": "sonde.runs.layout",
     "sonde.engine.sweep": "sonde.api.sweeps",
@@ -71,12 +73,38 @@ IMPORTS = {
         "untouched": "preserve_state",
         "written_out": "without_kernels",
     },
+    "sonde.kernels.states": {"Renewed": "RecurrentState", "Rooms": "KVCache", "held_in": "get_tensor", "unfit": "cannot_decode"},
+    "sonde.models.diffusion": {"signal_share": "alphas_cumprod"},
+    "sonde.models.language_model": {"refuse_ahead": "require_causal"},
+    "sonde.models.seq2seq": {"Lookup": "SourceAttention"},
+    "sonde.nn.adapters": {"learning": "trainable_names"},
     "sonde.nn.mixers._parts": {"advanced": "advance_position", "rotated": "rotate"},
     "sonde.nn.threshold": {"Step": "StepActivation"},
     "sonde.optim.rules._rule": {"Rule": "OptimizerRule", "asked": "evaluate_closure"},
     "sonde.nn.recurrence": {"normalized": "normalize"},
 }
 """common words that count as old names only where a file imports them from these modules"""
+
+TENSORS = {
+    "ahead": ("forward_mixer", "forward_layers"),
+    "back": ("backward_mixer", "backward_layers"),
+    "clock": ("time_embedding",),
+    "into": ("in_proj",),
+    "keep": ("mask",),
+    "kept": ("alphas_cumprod",),
+    "kinds": ("segments",),
+    "lookup": ("attention",),
+    "now": ("time_first",),
+    "read": ("C",),
+    "says": ("net",),
+    "select": ("x_proj",),
+    "share": ("time_mix",),
+    "skip": ("D",),
+    "straight": ("shortcut",),
+    "token": ("class_token",),
+    "turn": ("A_imag", "linear"),
+}
+"""modules, parameters and buffers of models: a part of a key in an old checkpoint, and what it may be now"""
 
 GAN = {"forge": "generator", "judge": "discriminator"}
 """terms of a GAN: where a row has both and 'fake', 'valid/judge' is 'valid/discriminator'"""
@@ -110,6 +138,8 @@ def record(info: dict[str, Any]) -> dict[str, Any]:
     recipe, dials = info.get("recipe"), info.get("dials")
     if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
         dials = {{**FIELDS, **NAMES, **OPTIONS}.get(name, name): value for name, value in dials.items()}
+        values = VALUES.get(recipe["name"], {})
+        dials = {name: values.get(name, {}).get(value, value) if isinstance(value, str) else value for name, value in dials.items()}
     unchanged = {name: value for name, value in info.items() if name not in ("dials", "options")}
     return {**unchanged, "format": 2, "options": dials, "run_options": info.get("options")}
 
@@ -129,6 +159,14 @@ def event(row: dict[str, Any]) -> dict[str, Any]:
     parts = [name.removesuffix("judge") for name in row if name.endswith("/judge")]
     new = {f"{part}{old}": f"{part}{term}" for part in parts if {f"{part}forge", f"{part}fake"} <= row.keys() for old, term in GAN.items()}
     return {new.get(name, name): value for name, value in row.items()} if new else row
+
+
+def tensor(name: str, known: Container[str]) -> str:
+    """The present name of a tensor in a checkpoint, where `known` has the names of the model's tensors; else `name` as it is."""
+    if name in known:
+        return name
+    choices = itertools.product(*((part, *TENSORS.get(part, ())) for part in name.split(".")))
+    return next((new for choice in choices if (new := ".".join(choice)) in known), name)
 
 
 def reading(body: dict[str, Any], fields: Container[str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Well-known image sets from a data folder or their homes: MNIST, Fashion-MNIST, CIFAR-10."""
+"""Well-known image sets, from a data folder or downloaded: MNIST, Fashion-MNIST, CIFAR-10."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import tarfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -16,21 +17,20 @@ from ..core.files import parse_json
 from . import fetch
 from .arrays import Arrays, array_data
 from .formats import contents, parse_idx, read_picture, reading
+from .split import SplitSize
 from .table import Rules
-
-SplitSize = float | int
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Where a set is found and what its files must hash to, unpacked."""
+    """Folders and download addresses of a data set, and the hashes of its decompressed files."""
 
     folders: tuple[str, ...]
-    homes: tuple[str, ...]
+    mirrors: tuple[str, ...]
     sha256: dict[str, str]
 
 
-# The author's own page no longer serves MNIST to everyone; the others hold the same bytes.
+# The author's page no longer serves MNIST to everyone; the mirrors have the same bytes.
 MNIST = Archive(
     ("mnist", "MNIST/raw"),
     (
@@ -75,7 +75,7 @@ GARMENTS = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt"
 THINGS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
+def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Annotated[Data, "images"]:
     """MNIST: 70,000 handwritten digits as 28 x 28 images, 10 classes.
 
     Args:
@@ -85,7 +85,7 @@ def mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> D
     return _idx_set("mnist", MNIST, tuple(map(str, range(10))), seed, valid, standardize)
 
 
-def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Data:
+def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = True) -> Annotated[Data, "images"]:
     """Fashion-MNIST: 70,000 garments as 28 x 28 images, 10 classes.
 
     Args:
@@ -95,16 +95,17 @@ def fashion_mnist(seed: int = 0, valid: SplitSize = 5000, standardize: bool = Tr
     return _idx_set("fashion_mnist", FASHION, GARMENTS, seed, valid, standardize)
 
 
-def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> Data:
+def cifar10(seed: int = 0, valid: SplitSize = 0.1, standardize: bool = True) -> Annotated[Data, "images"]:
     """CIFAR-10: 60,000 small color photographs, 32 x 32, 10 classes.
 
-    A data folder may instead hold a part of it as two mosaic pictures with labels.json; the report says so.
+    A data folder may instead hold a part of it as two mosaic images with labels.json; the report says so.
 
     Args:
         valid: fraction or count of the training images held out for validation
         standardize: mean 0 and deviation 1 over the training images, each channel alone
     """
-    parts = _cifar_batches() or _cifar_mosaic() or _cifar_tar(_download_cifar())
+    path = fetch.cache() / CIFAR.folders[0] / CIFAR_TAR
+    parts = _cifar_batches() or _cifar_mosaic() or _cifar_tar(fetch.download(CIFAR.mirrors, path, LARGEST, _cifar_tar))
     data = _image_set("cifar10", parts, THINGS, seed, valid, standardize)
     if len(parts[0][0]) == CIFAR_TRAIN:
         return data
@@ -127,7 +128,7 @@ def _idx_set(name: str, archive: Archive, classes: tuple[str, ...], seed: int, v
         path = fetch.find(*(f"{folder}/{file}{packed}" for folder in archive.folders for packed in ("", ".gz")))
         if path is None:
             path = fetch.cache() / archive.folders[0] / f"{file}.gz"
-            fetch.download(archive.homes, path, LARGEST, partial(_verify, sha256=sha256))
+            fetch.download(archive.mirrors, path, LARGEST, partial(_verify, sha256=sha256))
         arrays[file] = parse_idx(_verify(path, sha256), path)
     train_x, train_y, test_x, test_y = arrays.values()
     return _image_set(name, [(train_x, train_y), (test_x, test_y)], classes, seed, valid, standardize)
@@ -138,7 +139,7 @@ def _verify(path: Path, sha256: str) -> bytes:
 
 
 def _read_known(path: Path) -> bytes:
-    """Bytes of a file of a known set; damage is the data's fault, not the user's."""
+    """Bytes of a file of a known data set; a damaged one is DataUnusable, not BadInput."""
     try:
         return contents(path)
     except BadInput as error:
@@ -148,7 +149,7 @@ def _read_known(path: Path) -> bytes:
 
 
 def _cifar_batches() -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """The official binary files, unpacked or in their tar file, or None."""
+    """The official binary files, extracted or in their tar file, or None."""
     folder = fetch.find(*(f"{name}/cifar-10-batches-bin" for name in CIFAR.folders), "cifar-10-batches-bin")
     if folder is not None:
         return _batches({file: _read_known(folder / file) for file in CIFAR.sha256}, folder)
@@ -157,7 +158,7 @@ def _cifar_batches() -> list[tuple[np.ndarray, np.ndarray]] | None:
 
 
 def _cifar_tar(path: Path) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Members are read by name and never written to the disk, so a tar file cannot place files anywhere."""
+    """Members are read by name and never extracted to disk, so a tar file cannot write anywhere."""
     blobs: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(_read_known(path))) as tar:
@@ -183,21 +184,16 @@ def _batches(blobs: dict[str, bytes], where: Path) -> list[tuple[np.ndarray, np.
     return [(part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0]) for part in (np.concatenate(rows[:-1]), rows[-1])]
 
 
-def _download_cifar() -> Path:
-    path = fetch.cache() / CIFAR.folders[0] / CIFAR_TAR
-    return fetch.download(CIFAR.homes, path, LARGEST, _cifar_tar)
-
-
 def _cifar_mosaic() -> list[tuple[np.ndarray, np.ndarray]] | None:
-    """Part of the set as pictures train-*.png and test-*.png of 100 tiles a row, and labels.json; None where not there."""
+    """A part of the set as images train-*.png and test-*.png of 100 tiles per row, and labels.json; None if absent."""
     labels_path = fetch.find(*(f"{name}/labels.json" for name in CIFAR.folders))
     if labels_path is None:
         return None
     with reading(labels_path, "is not a list of labels"):
         labels = parse_json(contents(labels_path))
-        wanted = {part: np.array(labels[part], np.int64) for part in ("train", "test")}
+        targets = {part: np.array(labels[part], np.int64) for part in ("train", "test")}
     parts = []
-    for part, y in wanted.items():
+    for part, y in targets.items():
         path = labels_path.with_name(f"{part}-{len(y)}.png")
         pixels = read_picture(path, color=True) if path.exists() else np.zeros((3, 0, 0), np.uint8)
         _, height, width = pixels.shape

@@ -1,4 +1,4 @@
-"""Arrays: examples of any shape, above all images, kept as small as they came and made floats batch by batch."""
+"""Arrays: examples of any shape, mostly images, stored in their own type and converted to floats batch by batch."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from ..core.batch import Batch, Data
 from ..core.errors import BadInput
 from . import pictures
 from .formats import PICTURES, read_idx, read_npy, read_npz, suffix
-from .split import check_labels, list_names, split
+from .split import SplitSize, check_labels, list_names, split
 from .table import Rules, Target, texts
-from .tensors import TensorSource, ToFloat, cut
+from .tensors import TensorSource, ToFloat, split_source
 
 
 @final
 @dataclass(frozen=True)
 class Arrays:
-    """Examples x (N, ...) with their targets, before they are cut into parts."""
+    """Examples x (N, ...) with their targets, before the split."""
 
     x: np.ndarray
     y: np.ndarray | None = None
-    """labels as whole numbers or texts, or numbers (N,) or (N, K)"""
+    """labels as integers or texts, or values (N,) or (N, K)"""
     classes: tuple[str, ...] = ()
     """names of labels 0 .. K-1, where they have names"""
     fixed: tuple[int, int, int] | None = None
-    """sizes of train, valid and test standing in x one after another; without a valid part one is cut from train"""
+    """sizes of train, valid and test, in this order in x; without a valid part one is split off train"""
     top: float = 255.0
     """largest value of a pixel"""
     size: tuple[int, int] | None = None
-    """height and width that pictures are brought to"""
+    """height and width that images are resized to"""
     names: tuple[str, ...] = ()
-    """of the files the examples come from, where each has its own"""
+    """names of the files, where each example comes from its own"""
     corrupt: tuple[str, ...] = ()
     """files that were left out on request"""
 
 
-def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
-    """Check, split (with equal shares of classes), standardize by the training part; parts = (valid, test)."""
+def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[SplitSize, SplitSize]) -> Data:
+    """Check, split (stratified by class), standardize by the training part; parts = (valid, test)."""
     if arrays.y is not None and len(arrays.y) != len(arrays.x):
         raise BadInput(f"'{name}' has {len(arrays.x)} examples but {len(arrays.y)} targets", fix="give files that belong together")
     if len(arrays.x) < 3:
@@ -54,9 +54,9 @@ def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[
     report: dict[str, int | str] = {"examples read": len(keep)}
     if not keep.all():
         report["examples not finite dropped"] = int(len(keep) - keep.sum())
-    goal = fit_target(y, arrays.classes or rules.classes, rules, name)
-    labels = None if y is None else encode(y, goal, name)
-    by_class = labels if goal.classes else None
+    target = fit_target(y, arrays.classes or rules.classes, rules, name)
+    labels = None if y is None else encode(y, target, name)
+    by_class = labels if target.classes else None
     if arrays.fixed is None:
         indices = split(len(x), *parts, seed=seed, labels=by_class)
     else:
@@ -66,9 +66,9 @@ def array_data(arrays: Arrays, rules: Rules, name: str, seed: int, parts: tuple[
     whole = TensorSource(x, labels, ids=torch.from_numpy(np.flatnonzero(keep)))
     channels = x.dim() == 4
     fit = (lambda train: ToFloat.fit(train, scale, channels)) if rules.standardize else (lambda _: ToFloat(scale))
-    train, valid, test = cut(whole, indices, fit)
-    reader = ArrayReader(tuple(x.shape[1:]), train.to_float, goal, arrays)
-    return Data(train, valid, test, name=name, task=goal.task, classes=goal.classes, report=report, reader=reader)
+    train, valid, test = split_source(whole, indices, fit)
+    reader = ArrayReader(tuple(x.shape[1:]), train.to_float, target, arrays)
+    return Data(train, valid, test, name=name, task=target.task, classes=target.classes, report=report, reader=reader)
 
 
 def layout(x: np.ndarray, name: str) -> Tensor:
@@ -81,12 +81,12 @@ def layout(x: np.ndarray, name: str) -> Tensor:
         x = x[:, None]
     elif x.ndim == 4 and x.shape[1] not in (1, 3, 4) and x.shape[3] in (1, 3, 4):
         x = x.transpose(0, 3, 1, 2)
-    with np.errstate(over="ignore"):  # what does not fit becomes infinite and is counted by `finite`
+    with np.errstate(over="ignore"):  # values too large become infinite and are counted by `finite`
         return torch.from_numpy(np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32)))
 
 
 def finite(x: Tensor, rules: Rules, name: str) -> tuple[Tensor, np.ndarray]:
-    """The examples without NaN or infinite values, and which they are; only on request are any dropped."""
+    """The examples without NaN or infinite values, and a mask of them; others are an error unless missing='drop'."""
     if x.dtype == torch.uint8:
         return x, np.ones(len(x), bool)
     bad = ~torch.isfinite(x)
@@ -110,19 +110,19 @@ def fit_target(y: np.ndarray | None, classes: tuple[str, ...], rules: Rules, nam
     return Target.fit("target", cells(y), rules, name)
 
 
-def encode(y: np.ndarray, goal: Target, name: str) -> Tensor:
-    """Targets as a tensor: labels by their names, or by position where names are words and labels are numbers."""
+def encode(y: np.ndarray, target: Target, name: str) -> Tensor:
+    """Targets as a tensor: labels by their names, or by position where names are words and labels are integers."""
     if y.ndim > 1 and y.shape[1:] != (1,):
         with np.errstate(over="ignore"):
             values = torch.from_numpy(y.astype(np.float32))
         if not torch.isfinite(values).all():
             raise BadInput(f"{int((~torch.isfinite(values)).sum())} targets of '{name}' are not finite", fix="fix them")
         return values
-    if goal.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in goal.classes):
+    if target.classes and y.dtype.kind in "biu" and not all(label.lstrip("-").isdigit() for label in target.classes):
         labels = torch.from_numpy(y.reshape(-1).astype(np.int64))
-        check_labels(labels, goal.classes, name)
+        check_labels(labels, target.classes, name)
         return labels
-    return goal(cells(y), name)
+    return target(cells(y), name)
 
 
 def cells(y: np.ndarray) -> np.ndarray:
@@ -133,15 +133,15 @@ def cells(y: np.ndarray) -> np.ndarray:
     return texts(flat) if flat.dtype.kind in "UO" else flat.astype(np.float64)
 
 
-def _fixed_split(sizes: list[int], valid: float | int, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    train, held, test = torch.arange(sum(sizes)).split(sizes)
-    if len(held) == 0:
-        train, held, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
-    return train, held, test
+def _fixed_split(sizes: list[int], valid: SplitSize, seed: int, labels: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    train, valid_part, test = torch.arange(sum(sizes)).split(sizes)
+    if len(valid_part) == 0:
+        train, valid_part, _ = split(len(train), valid, 0, seed=seed, labels=None if labels is None else labels[: len(train)])
+    return train, valid_part, test
 
 
 class NamedExamples(NamedTuple):
-    """Examples to predict, the names of the files they come from where these are pictures, and of those left out."""
+    """Examples to predict, the names of their image files, and of those left out."""
 
     batch: Batch
     names: tuple[str, ...]
@@ -157,21 +157,21 @@ class ArrayReader:
         self.top, self.size = arrays.top, arrays.size
 
     def __call__(self, path: str | Path, skip_corrupt: bool = False) -> Batch:
-        return self.named([Path(path)], skip_corrupt).batch
+        return self.read_named([Path(path)], skip_corrupt).batch
 
-    def named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> NamedExamples:
-        """The examples of a file, or of several if these are pictures or folders of them.
+    def read_named(self, paths: Sequence[Path], skip_corrupt: bool = False) -> NamedExamples:
+        """The examples of a file, or of several images or folders of them.
 
         Args:
-            skip_corrupt: leave out pictures that cannot be read, and name them
+            skip_corrupt: leave out images that cannot be read, and list them
         """
         path = paths[0]
         arrays = self._read(paths, skip_corrupt)
         flat = arrays.x.ndim == 2 and len(self.shape) > 1 and arrays.x.shape[1] == math.prod(self.shape)
         x = torch.as_tensor(arrays.x).reshape(-1, *self.shape) if flat else layout(self._add_axes(arrays.x), path.name)
         if tuple(x.shape[1:]) != self.shape:
-            wanted, got = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
-            raise BadInput(f"examples of '{path.name}' are {got}, the model was trained on {wanted}", fix="bring them to that shape")
+            expected, actual = (" x ".join(map(str, shape)) for shape in (self.shape, x.shape[1:]))
+            raise BadInput(f"examples of '{path.name}' are {actual}, the model was trained on {expected}", fix="bring them to that shape")
         if len(x) == 0:
             raise BadInput(f"'{path.name}' has no examples")
         x, _ = finite(x, Rules(missing="error"), path.name)
@@ -186,7 +186,7 @@ class ArrayReader:
         return NamedExamples(Batch(**fields), arrays.names, arrays.corrupt)
 
     def _add_axes(self, x: np.ndarray) -> np.ndarray:
-        """One example gets its batch axis, gray images their channel axis."""
+        """Add the batch axis to a single example, and the channel axis to gray images."""
         gray = len(self.shape) == 3 and self.shape[0] == 1
         if x.shape == self.shape or (gray and x.shape == self.shape[1:]):
             x = x[None]
@@ -196,12 +196,12 @@ class ArrayReader:
         drawn = [path.is_dir() or suffix(path) in PICTURES for path in paths]
         if all(drawn):
             color = None if len(self.shape) != 3 else self.shape[0] == 3
-            return pictures_of(paths, color, self.size, self.target.classes, skip_corrupt)
+            return read_pictures(paths, color, self.size, self.target.classes, skip_corrupt)
         path = paths[drawn.index(False)]
         if len(paths) > 1:
-            raise BadInput(f"'{path.name}' is not a picture; several files can be given only if all are pictures", fix="give it alone")
+            raise BadInput(f"'{path.name}' is not an image; several files can be given only if all are images", fix="give it alone")
         if skip_corrupt:
-            raise BadInput(f"'{path.name}' is not a picture; only pictures can be skipped", fix="leave --skip-corrupt out")
+            raise BadInput(f"'{path.name}' is not an image; only images can be skipped", fix="leave --skip-corrupt out")
         kind = suffix(path)
         if kind == ".npy":
             return Arrays(read_npy(path), top=self.top)
@@ -211,24 +211,24 @@ class ArrayReader:
 
 
 def _fractions(x: Tensor) -> bool:
-    """Is nothing beyond 0 and 1, and something between?"""
+    """Whether all values are in 0..1 and some are not integers."""
     return bool(x.min() >= 0 and x.max() <= 1 and (x != x.round()).any())
 
 
-def pictures_of(
+def read_pictures(
     paths: Sequence[Path], color: bool | None, size: tuple[int, int] | None, classes: tuple[str, ...], skip_corrupt: bool = False
 ) -> Arrays:
-    """Pictures to predict: files, or folders of them, which may lie in folders named by class.
+    """Images to predict: files, or folders of them, which may have a folder per class.
 
-    A name is that of the file, or its path inside the one folder that is given; of several paths the path it was given as.
+    A name is that of the file, or its path inside the folder if one is given; with several paths it is the path as given.
     """
     files: list[Path] = []
     names: list[str] = []
     folders: list[str] = []
     for path in paths:
-        own = pictures.inside(path) if path.is_dir() else [path]
+        own = pictures.image_files(path) if path.is_dir() else [path]
         if not own:
-            raise BadInput(f"folder '{path.name}' holds no pictures", fix="give a folder of image files")
+            raise BadInput(f"folder '{path.name}' holds no images", fix="give a folder of image files")
         files += own
         names += [file.as_posix() if len(paths) > 1 else file.name if file == path else file.relative_to(path).as_posix() for file in own]
         folders += ["" if file == path else file.relative_to(path).parts[0] for file in own]
@@ -242,11 +242,11 @@ def pictures_of(
 def pick(arrays: dict[str, np.ndarray], name: str, target: str | None, top: float = 255.0) -> Arrays:
     """Examples and targets of an NPZ file: x and y, or x_train, y_train, x_valid, y_valid, x_test, y_test."""
     lower = {key.lower(): value for key, value in arrays.items()}
-    wanted = target.lower() if target is not None else "y"
-    if target is not None and wanted not in lower:
+    key = target.lower() if target is not None else "y"
+    if target is not None and key not in lower:
         raise BadInput(f"'{name}' has no array '{target}'", fix=f"it has {list_names(sorted(arrays))}")
     if "x" in lower:
-        return Arrays(lower["x"], lower.get(wanted), top=top)
+        return Arrays(lower["x"], lower.get(key), top=top)
     if "x_train" not in lower:
         raise BadInput(
             f"'{name}' has no array 'x' or 'x_train', but {list_names(sorted(arrays)) or 'none at all'}",

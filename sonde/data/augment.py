@@ -1,10 +1,10 @@
-"""Augmentation: changes to a whole training batch at once, drawing only from the generator it is given.
+"""Augmentations of whole training batches, drawing only from the generator they are given.
 
-Each function here returns `change(batch, generator) -> Batch`.  x is (B, C, H, W), or (B, anything) for noise and mixup.
+Each function here returns an augmentation `(batch, generator) -> Batch`.  x is (B, C, H, W), or (B, anything) for noise and mixup.
 No loop over examples: a shift or crop is one padding and one gather from a strided view of all windows.
 
-Mixtures of two examples (mixup, cutmix) leave the label of the one in y, that of the other in `other`, and how much the
-first one counts in `share`; the objective `Mixed` reads them.
+Mixtures of two examples (mixup, cutmix) leave the label of the first in y, that of the second in `other`, and the weight of the
+first in `share`; the objective `Mixed` reads them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..core.options import Range, checked
 
-Change = Callable[[Batch, Generator], Batch]
+Augmentation = Callable[[Batch, Generator], Batch]
 
 
-def compose(*changes: Change) -> Change:
-    """One change after another."""
+def compose(*changes: Augmentation) -> Augmentation:
+    """One augmentation after another."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         for change in changes:
@@ -36,8 +36,8 @@ def compose(*changes: Change) -> Change:
 
 
 @checked
-def shift(pixels: Annotated[int, Range(1)]) -> Change:
-    """Moves each image by up to `pixels` in both directions; what comes in at the border repeats the border."""
+def shift(pixels: Annotated[int, Range(1)]) -> Augmentation:
+    """Shift each image by up to `pixels` in both directions, with the border repeated."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "shift")
@@ -48,8 +48,8 @@ def shift(pixels: Annotated[int, Range(1)]) -> Change:
 
 
 @checked
-def crop(size: Annotated[int, Range(1)], padding: Annotated[int, Range(0)] = 0) -> Change:
-    """Cuts a square of `size` pixels out of each image at a random place; `padding` pixels of 0 on each side come before."""
+def crop(size: Annotated[int, Range(1)], padding: Annotated[int, Range(0)] = 0) -> Augmentation:
+    """Crop a random square of `size` pixels out of each image, after padding it with zeros on each side."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         padded = F.pad(_movable_images(batch, "crop"), (padding,) * 4)
@@ -62,21 +62,21 @@ def crop(size: Annotated[int, Range(1)], padding: Annotated[int, Range(0)] = 0) 
 
 
 @checked
-def flip(chance: Annotated[float, Range(0, 1)] = 0.5) -> Change:
-    """Mirrors each image left to right with the given chance, and with it targets that have its height and width."""
+def flip(chance: Annotated[float, Range(0, 1)] = 0.5) -> Augmentation:
+    """Flip each image horizontally with the given probability, and with it targets of its height and width."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "flip")
-        mirrored = _draw(torch.rand(len(x_BCHW), generator=generator, device=generator.device) < chance, x_BCHW)
-        fields = {"x": x_BCHW, **({"y": batch.y} if _masks(batch) else {})}  # an answer for every pixel is mirrored with them
-        return batch.replace(**{name: torch.where(_like(mirrored, field), field.flip(-1), field) for name, field in fields.items()})
+        flipped = _draw(torch.rand(len(x_BCHW), generator=generator, device=generator.device) < chance, x_BCHW)
+        fields = {"x": x_BCHW, **({"y": batch.y} if _masks(batch) else {})}  # per-pixel targets are flipped too
+        return batch.replace(**{name: torch.where(_like(flipped, field), field.flip(-1), field) for name, field in fields.items()})
 
     return apply
 
 
 @checked
-def noise(std: Annotated[float, Range(0)]) -> Change:
-    """Adds Gaussian noise of the given standard deviation to every value of x."""
+def noise(std: Annotated[float, Range(0)]) -> Augmentation:
+    """Add Gaussian noise of the given standard deviation to x."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x = batch.x
@@ -86,28 +86,28 @@ def noise(std: Annotated[float, Range(0)]) -> Change:
 
 
 @checked
-def cutout(size: Annotated[int, Range(1)]) -> Change:
-    """Sets a square of `size` pixels to 0, the mean of standardized data; its center is anywhere in the image [devries2017]."""
+def cutout(size: Annotated[int, Range(1)]) -> Augmentation:
+    """Set a square of `size` pixels to 0, the mean of standardized data; its center is anywhere in the image [devries2017]."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _images(batch, "cutout")
         many, _, height, width = x_BCHW.shape
-        place = _draw(torch.rand(2, many, 1, generator=generator, device=generator.device), x_BCHW)
+        center = _draw(torch.rand(2, many, 1, generator=generator, device=generator.device), x_BCHW)
 
         def inside(length: int, fraction: Tensor) -> Tensor:
             first = (fraction * length).long() - size // 2
             line = torch.arange(length, device=x_BCHW.device)
             return (line >= first) & (line < first + size)
 
-        hole_BHW = inside(height, place[0])[:, :, None] & inside(width, place[1])[:, None, :]
+        hole_BHW = inside(height, center[0])[:, :, None] & inside(width, center[1])[:, None, :]
         return batch.replace(x=x_BCHW.masked_fill(hole_BHW[:, None], 0.0))
 
     return apply
 
 
 @checked
-def rotate(degrees: Annotated[float, Range(above=0, most=180)]) -> Change:
-    """Turns each image about its center by up to `degrees` either way; between pixels linearly, the border is repeated."""
+def rotate(degrees: Annotated[float, Range(above=0, most=180)]) -> Augmentation:
+    """Rotate each image about its center by up to `degrees` either way, with bilinear interpolation and the border repeated."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "rotate")
@@ -126,13 +126,13 @@ def rotate(degrees: Annotated[float, Range(above=0, most=180)]) -> Change:
 @checked
 def jitter(
     brightness: Annotated[float, Range(0)] = 0.0, contrast: Annotated[float, Range(0)] = 0.0, saturation: Annotated[float, Range(0)] = 0.0
-) -> Change:
-    """Changes the light of each image: a number added, deviations from its mean and colors multiplied.
+) -> Augmentation:
+    """Change brightness, contrast and saturation of each image.
 
     Args:
-        brightness: largest number added, in the units of x
-        contrast: largest share by which deviations from the image's mean grow or shrink
-        saturation: largest share by which deviations of the three colors from their gray grow or shrink
+        brightness: largest value added, in the units of x
+        contrast: largest fraction by which deviations from the image's mean grow or shrink
+        saturation: largest fraction by which deviations of the three colors from their gray grow or shrink
     """
 
     def apply(batch: Batch, generator: Generator) -> Batch:
@@ -140,7 +140,7 @@ def jitter(
         if saturation and x_BCHW.shape[1] != 3:
             raise BadInput(f"saturation needs three colors, not {x_BCHW.shape[1]} channels", where="jitter", fix="set saturation=0")
         drawn = _draw(torch.rand(3, len(x_BCHW), 1, 1, 1, generator=generator, device=generator.device), x_BCHW).to(x_BCHW.dtype)
-        light, spread, color = ((2 * part - 1) * most for part, most in zip(drawn, (brightness, contrast, saturation), strict=True))
+        light, spread, color = ((2 * part - 1) * limit for part, limit in zip(drawn, (brightness, contrast, saturation), strict=True))
         if saturation:
             x_BCHW = torch.lerp(x_BCHW.mean(1, keepdim=True), x_BCHW, 1 + color)
         if contrast:
@@ -151,7 +151,7 @@ def jitter(
 
 
 @checked
-def mixup(alpha: Annotated[float, Range(above=0)] = 0.2) -> Change:
+def mixup(alpha: Annotated[float, Range(above=0)] = 0.2) -> Augmentation:
     """Every example is a weighted mean with another one of the batch; weights are drawn from Beta(alpha, alpha) [zhang2018]."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
@@ -163,7 +163,7 @@ def mixup(alpha: Annotated[float, Range(above=0)] = 0.2) -> Change:
 
 
 @checked
-def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Change:
+def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Augmentation:
     """A rectangle of every image comes from another image of the batch; its area is drawn from Beta(alpha, alpha) [yun2019]."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
@@ -171,22 +171,22 @@ def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Change:
         height, width = x_BCHW.shape[2:]
         keep, partner = _pairing(batch, alpha, generator)
         side = (1 - keep).sqrt()
-        place = _draw(torch.rand(2, len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
+        center = _draw(torch.rand(2, len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
 
         def inside(length: int, fraction: Tensor) -> Tensor:
-            center, half = (fraction * length)[:, None], (side * length / 2)[:, None]
+            middle, half = (fraction * length)[:, None], (side * length / 2)[:, None]
             line = torch.arange(length, device=x_BCHW.device) + 0.5
-            return (line - center).abs() < half
+            return (line - middle).abs() < half
 
-        hole_BHW = inside(height, place[0])[:, :, None] & inside(width, place[1])[:, None, :]
-        share = 1 - hole_BHW.double().mean((1, 2)).float()  # what is really left: a rectangle ends at the border
+        hole_BHW = inside(height, center[0])[:, :, None] & inside(width, center[1])[:, None, :]
+        share = 1 - hole_BHW.double().mean((1, 2)).float()  # the actual area: a rectangle ends at the border
         return batch.replace(x=torch.where(hole_BHW[:, None], x_BCHW[partner], x_BCHW), other=batch.y[partner], share=share)
 
     return apply
 
 
 def _pairing(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, Tensor]:
-    """How much each example keeps of itself, and which one it is mixed with."""
+    """The weight of each example, and the index of the one it is mixed with."""
     if "y" not in batch or "share" in batch:
         what = "there are no targets to mix" if "y" not in batch else "examples are mixed already"
         raise BadInput(what, where="augmentation", fix="use one of mixup and cutmix, on data with targets")
@@ -197,12 +197,11 @@ def _pairing(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, 
 
 
 def _windows(x_BCHW: Tensor, height: int, width: int, generator: Generator) -> Tensor:
-    """A window of the given size out of each image, all places equally likely."""
+    """A random window of the given size out of each image."""
     many = len(x_BCHW)
     windows_BCYXHW = x_BCHW.unfold(2, height, 1).unfold(3, width, 1)
     y, x = (
-        _draw(torch.randint(0, places, (many,), generator=generator, device=generator.device), x_BCHW)
-        for places in windows_BCYXHW.shape[2:4]
+        _draw(torch.randint(0, count, (many,), generator=generator, device=generator.device), x_BCHW) for count in windows_BCYXHW.shape[2:4]
     )
     return windows_BCYXHW[torch.arange(many, device=x_BCHW.device), :, y, x]
 
@@ -216,13 +215,13 @@ def _images(batch: Batch, what: str) -> Tensor:
 
 
 def _masks(batch: Batch) -> bool:
-    """Is there a target for every pixel?"""
+    """Whether there is a target for every pixel."""
     y = batch.get("y")
     return y is not None and y.dim() > 2 and y.shape[-2:] == batch.x.shape[-2:]
 
 
 def _movable_images(batch: Batch, what: str) -> Tensor:
-    """Images whose targets may stay as they are when the images move."""
+    """Images, unless they have per-pixel targets, which would have to move with them."""
     if _masks(batch):
         raise BadInput(f"{what} would move the images but not their per-pixel targets", fix="use flip, jitter, noise or cutout")
     return _images(batch, what)
@@ -233,5 +232,5 @@ def _like(flags: Tensor, field: Tensor) -> Tensor:
 
 
 def _draw(values: Tensor, like: Tensor) -> Tensor:
-    """Drawn where the generator lives, used where the data are."""
+    """Move random values from the device of the generator to that of the data."""
     return values.to(like.device)

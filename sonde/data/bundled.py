@@ -1,21 +1,21 @@
-"""Real data that scikit-learn brings along: no download, no waiting."""
+"""Real data that come with scikit-learn, without a download."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from ..core.batch import Data
 from ..core.errors import BadInput
 from .arrays import Arrays, array_data
+from .split import SplitSize
 from .table import Rules, table_data
 
-SplitSize = float | int
 
-
-def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Data:
+def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standardize: bool = True) -> Annotated[Data, "images"]:
     """1,797 handwritten digits as 8 x 8 images, 10 classes.
 
     Args:
@@ -28,43 +28,32 @@ def digits(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.2, standar
     return array_data(arrays, Rules(standardize=standardize), "digits", seed, (valid, test))
 
 
-def iris(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
-    """150 iris flowers, 4 measurements, 3 species.
+def class_set(name: str, summary: str, part: float = 0.2) -> Callable[..., Data]:
+    """A table with classes; `part` is the default fraction for validation."""
+
+    def load(seed: int = 0, valid: SplitSize = part, test: SplitSize = 0.2, standardize: bool = True) -> Data:
+        return _table(name, seed, (valid, test), Rules("classes", standardize=standardize))
+
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"""{summary}
 
     Args:
         valid: fraction or count of rows held out for validation
         test: fraction or count of rows held out for the test
         standardize: mean 0 and deviation 1 over the training rows
     """
-    return _table("iris", seed, (valid, test), Rules("classes", standardize=standardize))
+    return load
 
 
-def wine(seed: int = 0, valid: SplitSize = 0.2, test: SplitSize = 0.2, standardize: bool = True) -> Data:
-    """178 wines, 13 chemical measurements, 3 growers.
-
-    Args:
-        valid: fraction or count of rows held out for validation
-        test: fraction or count of rows held out for the test
-        standardize: mean 0 and deviation 1 over the training rows
-    """
-    return _table("wine", seed, (valid, test), Rules("classes", standardize=standardize))
-
-
-def breast_cancer(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True) -> Data:
-    """569 breast tumors, 30 measurements of cell nuclei, malignant or benign.
-
-    Args:
-        valid: fraction or count of rows held out for validation
-        test: fraction or count of rows held out for the test
-        standardize: mean 0 and deviation 1 over the training rows
-    """
-    return _table("breast_cancer", seed, (valid, test), Rules("classes", standardize=standardize))
+iris = class_set("iris", "150 iris flowers, 4 measurements, 3 species.")
+wine = class_set("wine", "178 wines, 13 chemical measurements, 3 growers.")
+breast_cancer = class_set("breast_cancer", "569 breast tumors, 30 measurements of cell nuclei, malignant or benign.", part=0.15)
 
 
 def diabetes(
     seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.2, standardize: bool = True, standardize_target: bool = False
 ) -> Data:
-    """442 diabetes patients, 10 measurements, progression of the disease after a year as a number.
+    """442 diabetes patients, 10 measurements, progression of the disease after a year.
 
     Args:
         valid: fraction or count of rows held out for validation

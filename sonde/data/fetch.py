@@ -1,4 +1,4 @@
-"""Files of well-known sets: found in a data folder, else downloaded from their homes, always checked by their hash.
+"""Files of well-known data sets: taken from a data folder, else downloaded, and always checked by their hash.
 
 Folders searched, in this order: $SONDE_DATA, ./data, the cache ($XDG_CACHE_HOME/sonde or ~/.cache/sonde).
 """
@@ -27,7 +27,7 @@ def cache() -> Path:
 
 
 def roots() -> list[Path]:
-    """Folders that may hold data, first come first."""
+    """Folders that may hold data, in the order of the search."""
     named = os.environ.get("SONDE_DATA")
     if named and not Path(named).is_dir():
         raise BadInput(f"SONDE_DATA names '{named}', which is not a folder", fix="set it to a folder of data sets or unset it")
@@ -44,7 +44,7 @@ def find(*names: str) -> Path | None:
 
 
 def check_hash(data: bytes, sha256: str, path: Path) -> bytes:
-    """The same bytes if their hash is the known one."""
+    """Return the bytes if their hash is the known one."""
     got = hashlib.sha256(data).hexdigest()
     if got != sha256:
         raise DataUnusable(
@@ -55,39 +55,42 @@ def check_hash(data: bytes, sha256: str, path: Path) -> bytes:
     return data
 
 
-def download(homes: tuple[str, ...], path: Path, size: int, check: Callable[[Path], Any]) -> Path:
-    """Fetch homes[i] + file name to `path`: written aside, checked, renamed.  The first home that delivers wins.
+def download(mirrors: tuple[str, ...], path: Path, size: int, check: Callable[[Path], Any]) -> Path:
+    """Download a file to `path`: written under a temporary name, checked, renamed.
 
-    `size` is the most bytes to accept; `check` raises DataUnusable for a wrong file.
+    Args:
+        mirrors: addresses before the file name, tried in this order
+        size: largest number of bytes to accept
+        check: raises DataUnusable for a wrong file
     """
-    troubles = []
-    for home in homes:
-        url, aside = home + path.name, path.with_name(f".tmp-{os.getpid()}-{path.name}")  # keeps its suffix for `check`
+    failures = []
+    for mirror in mirrors:
+        url, temporary = mirror + path.name, path.with_name(f".tmp-{os.getpid()}-{path.name}")  # keeps its suffix for `check`
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            remove_quietly(aside)
-            write_file(aside, _blocks(url, size))
-            check(aside)
-            disk.rename(aside, path)
+            remove_quietly(temporary)
+            write_file(temporary, _blocks(url, size))
+            check(temporary)
+            disk.rename(temporary, path)
             disk.fsync_directory(path.parent)
             return path
         except DataUnusable as error:
-            troubles.append(f"{url}: {error.what}")
+            failures.append(f"{url}: {error.what}")
         except OSError as error:
             raise ResourceFault(
                 f"'{path.name}' cannot be written: {error.strerror or error}", where=str(path.parent), fix="make room or set XDG_CACHE_HOME"
             ) from error
         finally:
-            remove_quietly(aside)
+            remove_quietly(temporary)
     raise DataUnusable(
         f"'{path.name}' is not on this machine and cannot be downloaded",
-        where="; ".join(troubles),
+        where="; ".join(failures),
         fix=f"get {path.name} from one of these addresses and put it at {path} (or in the folder {path.parent.name} of $SONDE_DATA)",
     )
 
 
 def _blocks(url: str, limit: int) -> Iterator[bytes]:
-    """The body of a web page in blocks, with a progress bar; any trouble of the network is DataUnusable."""
+    """The body of a response in blocks, with a progress bar; any network error is DataUnusable."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -100,10 +103,10 @@ def _blocks(url: str, limit: int) -> Iterator[bytes]:
             while block := answer.read(BLOCK):
                 got += len(block)
                 if got > limit:
-                    raise DataUnusable(f"more than {limit} bytes came")
+                    raise DataUnusable(f"more than {limit} bytes received")
                 bar.advance(task, len(block))
                 yield block
             if total is not None and got != total:
-                raise DataUnusable(f"{got} of {total} bytes came")
+                raise DataUnusable(f"{got} of {total} bytes received")
     except (urllib.error.URLError, HTTPException, OSError, ValueError) as error:
         raise DataUnusable(f"{getattr(error, 'reason', None) or error}") from error

@@ -1,4 +1,4 @@
-"""A user's own files: tables, arrays, folders of images and plain text, by what the path looks like."""
+"""A user's own files: tables, arrays, folders of images and plain text, chosen by suffix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.options import Option, check_values, options_of
 from . import pictures
 from .arrays import Arrays, array_data, cells, pick
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
-from .split import list_names
+from .split import SplitSize, list_names
 from .table import Rules, name_columns, table_data
 from .text.corpus import token_folder
 from .text.windows import text_file
@@ -26,15 +26,13 @@ ARRAYS = (".npy", ".npz", ".idx")
 TEXTS = (".txt", ".text", ".md")
 KINDS = "CSV, TSV, Parquet, NPY, NPZ, idx, text (.txt), or a folder: images in one folder per class, or token shards"
 
-SplitSize = float | int
-
 
 def load_file(path: str | Path, target: str | None = None, seed: int = 0, **options: Any) -> Data:
     """Data from a file or folder.
 
     Args:
         target: the column to predict (tables: by default the last), the array of an NPZ file, or the file with the labels
-        options: those of the kind of file, see `file_options`; a wrong one is an error that names it
+        options: those of this type of file, see `file_options`; an unknown one is an error
     """
     path = Path(path)
     load = _loader(path)
@@ -46,21 +44,21 @@ def load_file(path: str | Path, target: str | None = None, seed: int = 0, **opti
 
 
 def file_options(path: str | Path) -> dict[str, Option]:
-    """Names, types and defaults of the options a file of this kind takes."""
+    """Options of the loader for this type of file."""
     own, of_rules = _options(_loader(Path(path)))
     return {**own, **of_rules}
 
 
 @cache
 def _options(load: Callable[..., Data]) -> tuple[dict[str, Option], dict[str, Option]]:
-    """Options of a loader itself, and those of the rules it works by, if it does."""
+    """Options of a loader itself, and those of the `Rules` that it takes, if any."""
     kind = load.__name__.replace("_", " ")
     own = options_of(load, kind, skip=("path", "target", "seed"))
     return own, options_of(Rules, kind) if own.pop("rules", None) else {}
 
 
 def looks_like_path(name: str) -> bool:
-    """True for what can only be meant as a file: it has a slash or a suffix we read, or it exists."""
+    """True if it has a slash or a known suffix, or exists."""
     kind = suffix(Path(name))
     return "/" in name or "\\" in name or kind in TABLES + ARRAYS + TEXTS or Path(name).exists()
 
@@ -78,7 +76,7 @@ def _loader(path: Path) -> Callable[..., Data]:
     if kind in TEXTS:
         return text_file
     if kind in PICTURES:
-        raise BadInput(f"'{path.name}' is one picture", fix="give a folder that has a folder of pictures for each class")
+        raise BadInput(f"'{path.name}' is one image", fix="give a folder that has a folder of images for each class")
     raise BadInput(f"'{path.name}' is not a file type that can be read", fix=f"give {KINDS}")
 
 
@@ -87,7 +85,7 @@ def _is_array(path: Path) -> bool:
 
 
 def _neighbor(path: Path) -> str:
-    """The nearest name beside a path that does not exist."""
+    """The nearest name in the folder of a path that does not exist."""
     try:
         beside = [one.name for one in path.parent.iterdir()]
     except (OSError, ValueError):
@@ -125,7 +123,7 @@ def array_file(
     test: SplitSize = 0.1,
     rules: Rules = Rules(),  # noqa: B008  frozen
 ) -> Data:
-    """NPY, NPZ or idx: one example per place of the first axis; rows and columns are treated as a table.
+    """NPY, NPZ or idx: one example per index of the first axis; a 2-D array is treated as a table.
 
     Args:
         valid: fraction or count of examples held out for validation
@@ -153,7 +151,7 @@ def array_file(
     return array_data(arrays, rules, path.name, seed, (valid, test))
 
 
-def image_folder(
+def image_folder(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None,
     seed: int,
@@ -162,15 +160,17 @@ def image_folder(
     size: int | tuple[int, int] | None = None,
     color: bool | None = None,
     skip_corrupt: bool = False,
+    standardize: bool = True,
 ) -> Data:
     """A folder with one folder of images per class, or train/ and test/ folders of such.
 
     Args:
         valid: fraction or count of images held out for validation
         test: fraction or count of images held out for the test, where there is no test folder
-        size: bring all images to this height and width
+        size: height and width to resize all images to
         color: three channels or one; by default three if any image has color
         skip_corrupt: leave out images that cannot be read, and count them
+        standardize: mean 0 and deviation 1 over the training images, each channel alone
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is a folder of images: its folders are the classes, it has no target", fix="leave 'target' out")
@@ -180,14 +180,14 @@ def image_folder(
     folder = pictures.by_class(path)
     images = pictures.read(folder.files, color, shape, skip_corrupt, root=path)
     labels = np.array([folder.labels[i] for i in images.kept], object)
-    kept = [folder.parts[i] for i in images.kept] if folder.parts else None
-    fixed = None if kept is None else (kept.count(0), kept.count(1), kept.count(2))
-    if gone := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
-        message = f"of class {list_names(gone)} in '{path.name}' no picture {'to train on ' if kept else ''}can be read"
-        raise BadInput(message, fix="fix the pictures or remove the folder")
+    parts = [folder.parts[i] for i in images.kept] if folder.parts else None
+    fixed = None if parts is None else (parts.count(0), parts.count(1), parts.count(2))
+    if unreadable := sorted(set(folder.labels) - set(labels[: None if fixed is None else fixed[0]])):
+        message = f"of class {list_names(unreadable)} in '{path.name}' no image {'to train on ' if parts else ''}can be read"
+        raise BadInput(message, fix="fix the images or remove the folder")
     classes = tuple(sorted(set(folder.labels)))
     arrays = Arrays(images.x, labels, classes, fixed, size=shape)
-    data = array_data(arrays, Rules("classes"), path.name, seed, (valid, test))
+    data = array_data(arrays, Rules("classes", standardize=standardize), path.name, seed, (valid, test))
     skipped = {"corrupt images skipped": len(images.corrupt)} | ({"skipped": list_names(images.corrupt, 20)} if images.corrupt else {})
     return replace(data, report={**data.report, **skipped})
 
@@ -197,7 +197,7 @@ def _read_array(path: Path) -> np.ndarray:
 
 
 def _label_file(path: Path) -> Path | None:
-    """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, where that file is there."""
+    """train-images-idx3-ubyte.gz -> train-labels-idx1-ubyte.gz, if that file exists."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     beside = path.with_name(name)
     return beside if name != path.name and beside.exists() else None

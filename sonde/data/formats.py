@@ -1,7 +1,7 @@
-"""File formats: bytes from outside -> arrays and columns.  Any bytes give either that or a one-line error.
+"""File formats: bytes -> arrays and columns.  Any bytes give either that or a one-line error.
 
-Nothing here ever unpickles or runs what it reads, sizes written in a file are checked against the bytes that are there
-before anything is allocated, and packed files are unpacked up to a limit.
+Nothing here unpickles or runs what it reads, sizes in a header are checked against the size of the file before anything is
+allocated, and compressed files are decompressed up to a limit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import gzip
 import io
 import lzma
 import math
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
 LIMIT = 4 << 30
-"""bytes a file may have once unpacked"""
+"""bytes a file may have once decompressed"""
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
@@ -35,7 +36,7 @@ IDX_TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E
 
 
 def suffix(path: Path) -> str:
-    """Suffix in small letters without what only says how it is packed: 'rows.CSV.gz' -> '.csv'."""
+    """Suffix in lower case, without that of a compression: 'rows.CSV.gz' -> '.csv'."""
     name = path.name.lower()
     for packed in PACKED:
         name = name.removesuffix(packed)
@@ -43,7 +44,7 @@ def suffix(path: Path) -> str:
 
 
 def contents(path: Path) -> bytes:
-    """All bytes of a file, unpacked where its name says it is packed."""
+    """All bytes of a file, decompressed if its suffix is one of a compression."""
     if not path.exists():
         raise BadInput(f"no file '{path.name}' in {path.parent}", fix="check the path")
     if not path.is_file():
@@ -64,18 +65,18 @@ def contents(path: Path) -> bytes:
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turns whatever a parser raises on strange bytes into one line about the file."""
+    """Turn any error of a parser into one line about the file."""
     try:
         yield
     except SondeError:
         raise
-    except Exception as error:  # parsers of foreign formats raise nearly anything, and all of it means: not readable
+    except Exception as error:  # parsers raise nearly anything on invalid bytes
         why = str(error).strip().split("\n")[0][:120]
         raise BadInput(f"'{path.name}' {what}: {why or type(error).__name__}", fix="fix the file or give another") from error
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """An idx file: two zero bytes, type, number of axes, each axis as 4 bytes, then the values, biggest byte first."""
+    """An idx file: two zero bytes, type, number of axes, each axis as 4 bytes, then the values, big-endian."""
     return parse_idx(contents(path), path)
 
 
@@ -83,7 +84,7 @@ def parse_idx(data: bytes, path: Path) -> np.ndarray:
     if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in IDX_TYPES or not 1 <= data[3] <= 8:
         raise BadInput(
             f"'{path.name}' is not an idx file: it starts with {data[:4].hex() or 'nothing'}",
-            fix="give images as NPY, NPZ, idx, a picture or a folder of pictures",
+            fix="give images as NPY, NPZ, idx, image file or folder of image files",
         )
     dtype, head = np.dtype(IDX_TYPES[data[2]]), 4 + 4 * data[3]
     if len(data) < head:
@@ -130,18 +131,18 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _check_size(path: Path, there: int, shape: Sequence[int], dtype: np.dtype) -> None:
-    """Whole numbers of Python do not overflow, so a header cannot lie itself into a small product."""
-    wanted = math.prod(shape) * dtype.itemsize
-    if min(shape, default=0) < 0 or wanted != there:
+def _check_size(path: Path, actual: int, shape: Sequence[int], dtype: np.dtype) -> None:
+    """Compare the size in a header with that of the file; integers of Python do not overflow."""
+    expected = math.prod(shape) * dtype.itemsize
+    if min(shape, default=0) < 0 or expected != actual:
         size = " x ".join(map(str, shape)) or "one"
         raise BadInput(
-            f"'{path.name}' says it holds {size} values of {dtype} ({wanted} bytes) but holds {there} bytes", fix="get the whole file"
+            f"'{path.name}' says it holds {size} values of {dtype} ({expected} bytes) but holds {actual} bytes", fix="get the whole file"
         )
 
 
 def read_columns(path: Path, separator: str | None = None, header: bool | None = None) -> dict[str, np.ndarray]:
-    """Columns of a CSV, TSV or Parquet file: texts as they stand, or float64 with NaN where a value is missing."""
+    """Columns of a CSV, TSV or Parquet file: texts as in the file, or float64 with NaN where a value is missing."""
     if suffix(path) in (".parquet", ".pq"):
         return _parquet(path)
     return _read_separated(path, separator or ("\t" if suffix(path) in (".tsv", ".tab") else None), header)
@@ -227,23 +228,25 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | None = None) -> np.ndarray:
-    """One picture as uint8 (C, H, W): 3 channels where it has color (or as asked), else 1; resized to (H, W) if given.
+    """One image as uint8 (C, H, W), turned upright by its EXIF orientation.
 
-    It stands as the camera was held.  Gray values of 16 bits keep their first 8; other numbers must be whole, from 0 to 255.
+    Gray values of 16 bits are scaled to 8; other values must be integers from 0 to 255.
+
+    Args:
+        color: 3 channels or 1; by default 3 if the image has color
+        size: height and width to resize to
     """
-    import warnings
-
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise BadInput(f"'{path.name}' is a picture and Pillow is not installed", fix="pip install pillow") from error
+        raise BadInput(f"'{path.name}' is an image and Pillow is not installed", fix="pip install pillow") from error
     data = contents(path)
-    with reading(path, "is a corrupt picture"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of oddities that leave the picture whole
-        warnings.simplefilter("error", Image.DecompressionBombWarning)  # a picture that would unpack to gigabytes
+    with reading(path, "is a corrupt image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about oddities that do not change the image
+        warnings.simplefilter("error", Image.DecompressionBombWarning)  # an image that would decompress to gigabytes
         try:
             image = Image.open(io.BytesIO(data))
-        except UnidentifiedImageError:  # its own words tell the address of the bytes
+        except UnidentifiedImageError:  # its own message contains a memory address
             raise ValueError("no known format begins like this") from None
         with image as opened:
             if color is None:
@@ -257,10 +260,10 @@ def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | 
 
 
 def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
-    """A picture of one wide number a pixel with numbers from 0 to 255; others as they are.
+    """Convert an image of one wide value per pixel to values from 0 to 255; others are returned as they are.
 
     Args:
-        stretched: its numbers fill 16 bits whatever their type, as those of a deep PGM do
+        stretched: its values fill 16 bits whatever their type, as those of a deep PGM do
     """
     from PIL.Image import fromarray
 
@@ -270,16 +273,16 @@ def _bytes(picture: Picture, stretched: bool, path: Path) -> Picture:
     if values.dtype.itemsize == 2 or stretched:
         values = np.round(values / 257)
     elif not ((values >= 0) & (values <= 255) & (values == np.round(values))).all():
-        message = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as a picture does"
+        message = f"'{path.name}' holds numbers from {values.min():g} to {values.max():g}, not whole ones from 0 to 255 as an image does"
         raise BadInput(message, fix="save it with 8 or 16 bits, or give the numbers as NPY")
     return fromarray(values.astype(np.uint8))
 
 
 def _upright(picture: Picture) -> Picture:
-    """Turned as its EXIF note says, where that can be read."""
+    """Apply the EXIF orientation, where it can be read."""
     from PIL.ImageOps import exif_transpose
 
     try:
         return exif_transpose(picture)
-    except Exception:  # a damaged note on how the camera was held is no damage to the photograph
+    except Exception:  # damaged EXIF data do not damage the pixels
         return picture

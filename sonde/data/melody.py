@@ -1,7 +1,7 @@
 """Melodies: read from ABC text (abcnotation.com, standard 2.1), written as a MIDI file that any player opens.
 
-A melody is its notes one after the other.  Chord names, words and ornaments are passed over, repeats are played once, and of
-a chord the first note; a sampled text may be wrong anywhere, so whatever is no note is passed over too.
+A melody is a list of notes.  Chord names, words and ornaments are ignored, repeats are played once, and of a chord only the first
+note; a sampled text may be wrong anywhere, so everything that is not a note is ignored too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WIDEST = 12
 
 LETTERS = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
 SHARPENED = "FCGDAEB"
-"""letters in the order in which keys sharpen them; keys flatten them from the other end"""
+"""letters in the order in which keys sharpen them; keys flatten them in reverse order"""
 MODES = {"": 0, "maj": 0, "ion": 0, "m": -3, "min": -3, "aeo": -3, "dor": -2, "phr": -4, "lyd": 1, "mix": -1, "loc": -5}
 TUPLETS = {"2": Fraction(3, 2), "3": Fraction(2, 3), "4": Fraction(3, 4), "6": Fraction(1, 3)}
 SIGNS = {"^^": 2, "^": 1, "=": 0, "_": -1, "__": -2}
@@ -45,7 +45,7 @@ TUNES = tuple(
         ("Skip to My Lou", "4/4", "1/4", "G", "BBGG|BBd2|AAFF|AAc2|BBGG|BBd2|ABcA|G2G2|"),
     )
 )  # fmt: skip
-"""melodies old enough to be everybody's, as ABC"""
+"""melodies in the public domain, as ABC"""
 
 LENGTH = r"\d*(?:/+\d*)?"
 NOTE = rf"(?:\^\^?|__?|=)?[A-Ga-g][,']*{LENGTH}"
@@ -74,7 +74,7 @@ def notes(abc: str) -> list[Note]:
     melody: list[Note] = []
     unit: Fraction | None = None
     usual, factor, scaled, tied = Fraction(1, 8), Fraction(1), 0, False
-    key, local, next_longer = signature("C"), dict[str, int](), Fraction(1)
+    key, local, next_factor = signature("C"), dict[str, int](), Fraction(1)
     for token in TOKEN.finditer(CHORD.sub(r"\1", abc)):
         if field := token["field"]:
             name, _, value = field.strip("[]").partition(":")
@@ -87,19 +87,19 @@ def notes(abc: str) -> list[Note]:
         elif many := token["tuplet"]:
             factor, scaled = TUPLETS[many], int(many)
         elif token["bar"]:
-            local = {}  # a sign holds to the end of its bar
+            local = {}  # an accidental holds to the end of its bar
         elif (broken := token["broken"]) and melody:
             short = Fraction(1, 2 ** min(len(broken), 3))
-            this, next_longer = (2 - short, short) if broken[0] == ">" else (short, 2 - short)
+            this, next_factor = (2 - short, short) if broken[0] == ">" else (short, 2 - short)
             melody[-1] = Note(melody[-1].pitch, melody[-1].length * this)
         elif token["note"]:
-            length = (unit or usual) * _times(token["length"]) * next_longer * (factor if scaled else 1)
+            length = (unit or usual) * _times(token["length"]) * next_factor * (factor if scaled else 1)
             pitch = _pitch(token, key, local)
             if tied and melody[-1].pitch == pitch:
                 melody[-1] = Note(pitch, melody[-1].length + length)
             else:
                 melody.append(Note(pitch, length))
-            next_longer, scaled, tied = Fraction(1), max(scaled - 1, 0), bool(token["tie"])
+            next_factor, scaled, tied = Fraction(1), max(scaled - 1, 0), bool(token["tie"])
     return melody
 
 
@@ -118,17 +118,20 @@ def midi(melody: Sequence[Note], tempo: Annotated[float, Range(4, 1000)] = 120.0
     """A standard MIDI file of format 0: one track with one voice.
 
     Args:
-        tempo: quarter notes in a minute
-        program: the instrument as General MIDI counts them from 0; 73 is a flute
+        tempo: quarter notes per minute
+        program: General MIDI instrument, counted from 0; 73 is a flute
     """
     if not any(note.pitch is not None for note in melody):
         raise BadInput("a melody without a note cannot be played", where="midi", fix="give at least one note")
     events = [b"\x00\xff\x51\x03" + round(60_000_000 / tempo).to_bytes(3, "big"), b"\x00\xc0" + bytes([program])]
-    at, last_tick = Fraction(0), 0  # rounding each end, not each length, keeps a long melody in time
+    at, last_tick = Fraction(0), 0  # rounding each end, not each length, does not add up errors
     for pitch, length in melody:
         begins, ends = round(at * 4 * TICKS), round((at + length) * 4 * TICKS)
         if pitch is not None:
-            events += [_varying(begins - last_tick) + bytes([0x90, pitch, 90]), _varying(ends - begins) + bytes([0x80, pitch, 0])]
+            events += [
+                _varint(begins - last_tick) + bytes([0x90, pitch, 90]),
+                _varint(ends - begins) + bytes([0x80, pitch, 0]),
+            ]
             last_tick = ends
         at += length
     track = b"".join([*events, b"\x00\xff\x2f\x00"])
@@ -137,7 +140,7 @@ def midi(melody: Sequence[Note], tempo: Annotated[float, Range(4, 1000)] = 120.0
 
 
 def intervals(*melodies: Sequence[Note]) -> np.ndarray:
-    """Share of each step from a note to the next, of -12 to 12 semitones (25,); wider ones count as an octave."""
+    """Frequency of each interval from a note to the next, of -12 to 12 semitones (25,); wider ones count as an octave."""
     counts = np.zeros(2 * WIDEST + 1)
     for melody in melodies:
         pitches = np.array([note.pitch for note in melody if note.pitch is not None])
@@ -146,7 +149,7 @@ def intervals(*melodies: Sequence[Note]) -> np.ndarray:
 
 
 def _pitch(token: re.Match[str], key: dict[str, int], local: dict[str, int]) -> int | None:
-    """The pitch of a note; its own sign counts first, then one before it in the bar, then that of the key."""
+    """The pitch of a note; its own accidental comes first, then an earlier one in the bar, then that of the key."""
     letter = token["letter"]
     if letter in "zx":
         return None
@@ -166,15 +169,15 @@ def _times(text: str) -> Fraction:
 
 
 def _fraction(text: str) -> Fraction:
-    """'3/4' as it stands in a field; 0 for what is none."""
+    """'3/4' as in a field; 0 for anything else."""
     if text.strip() in ("C", "C|"):
         return Fraction(1)
     match = re.match(r"\s*(\d{1,3})/(\d{1,3})", text)
     return Fraction(int(match[1]), int(match[2])) if match and int(match[2]) else Fraction(0)
 
 
-def _varying(number: int) -> bytes:
-    """Seven bits to a byte, the highest first; all bytes but the last have their top bit set."""
+def _varint(number: int) -> bytes:
+    """Variable-length integer: seven bits per byte, the highest first; all bytes but the last have their top bit set."""
     parts = [number & 127]
     while number := number >> 7:
         parts.append(number & 127 | 128)

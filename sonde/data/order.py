@@ -1,7 +1,7 @@
-"""Order: which examples make up the batch of step t, as a pure function of (seed, t).
+"""The order of examples: which of them make up the batch of step t, as a pure function of (seed, t).
 
-Every epoch is a fresh permutation, so no example comes twice before all came once.  Nothing is remembered but a cache
-of the current permutation: a resumed run asks for its next step and gets the batch it would have had.
+Every epoch is a new permutation.  The only state is a cache of the current permutation: a resumed run gets the batch it would
+have had.
 
 Where examples have sizes, such as sentences, those of a batch are of similar size, so that little is padded: the shuffled
 examples are sorted by size within pools of many batches, and the batches of all pools come in random order.
@@ -19,14 +19,16 @@ from ..core.options import Range, checked
 from ..core.seeds import generator
 
 POOL = 64
-"""batches sorted together: fewer pad more, more make the same examples meet again"""
+"""batches sorted together: fewer mean more padding, more mean that the same examples share a batch again"""
 
 
 @final
 class Order:
-    """Indices of `n` examples, `batch` at a time; the last short batch of an epoch is kept unless `drop_last`.
+    """Indices of `n` examples, `batch_size` at a time.
 
-    With `sizes` (n,) a batch holds examples of similar size; each still comes once an epoch.
+    Args:
+        drop_last: leave out the last short batch of an epoch
+        sizes: (n,) a batch holds examples of similar size; each still comes once an epoch
     """
 
     @checked
@@ -43,7 +45,7 @@ class Order:
             raise DataUnusable(
                 "there are no examples to train on",
                 where="data order",
-                fix="look at the data's report: cleaning may have dropped every row",
+                fix="read the report of the data: cleaning may have dropped every row",
             )
         if drop_last and n < batch_size:
             raise BadInput(

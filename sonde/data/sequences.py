@@ -1,7 +1,7 @@
-"""Made-up sequences with a known answer, each a question to a sequence model: what can its memory do?
+"""Generated sequences with known targets, which test the memory of a sequence model.
 
-Every set draws from the seed alone.  A batch has tokens x (B, T), answers y (B, T) and a mask (B, T) that is true where an
-answer is asked; answers never stand in x.  `n` counts training sequences; a tenth as many are for validation, and for the test.
+Every set draws from the seed alone.  A batch has tokens x (B, T), targets y (B, T) and a mask (B, T) that is true where a target
+counts; targets are never in x.  `n` counts training sequences; there are a tenth as many for validation, and for the test.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Drawn = tuple[Tensor, Tensor, Tensor]
 
 
 def recall(seed: int = 0, n: ExampleCount = 20_000, pairs: SymbolCount = 8, keys: SymbolCount = 32) -> Data:
-    """Pairs of a key and a value, then the keys in another order: name the value of each.
+    """Pairs of a key and a value, then the keys in another order: predict the value of each.
 
     Args:
         n: sequences to train on
-        pairs: how many have to be remembered at once
+        pairs: pairs to remember at once
         keys: different keys, and as many different values
     """
     if pairs > keys:
@@ -56,24 +56,24 @@ def copying(
     symbols: SymbolCount = 8,
     selective: bool = True,
 ) -> Data:
-    """Symbols among blanks, then as many marks: name the symbols in their order.
+    """Symbols among blanks, then as many marks: repeat the symbols in order.
 
     Args:
         n: sequences to train on
-        length: places before the marks
+        length: tokens before the marks
         items: symbols to remember
         symbols: different symbols
-        selective: the symbols stand at random places; otherwise at the beginning, so that a fixed delay is enough
+        selective: the symbols are at random positions; otherwise at the beginning, where a fixed delay is enough
     """
     if items > length:
-        raise BadInput(f"{items} items do not fit into {length} places", where="data set 'copying'", fix=f"set length={items} or more")
+        raise BadInput(f"{items} items do not fit into {length} positions", where="data set 'copying'", fix=f"set length={items} or more")
 
     def draw(n: int, rng: Generator) -> Drawn:
         symbol = 2 + torch.randint(symbols, (n, items), generator=rng)
-        place = torch.arange(items).expand(n, -1)
+        position = torch.arange(items).expand(n, -1)
         if selective:
-            place = torch.rand(n, length, generator=rng).argsort(1)[:, :items].sort(1).values
-        context = torch.zeros(n, length, dtype=torch.long).scatter(1, place, symbol)
+            position = torch.rand(n, length, generator=rng).argsort(1)[:, :items].sort(1).values
+        context = torch.zeros(n, length, dtype=torch.long).scatter(1, position, symbol)
         return _question_batch(context, torch.ones_like(symbol), symbol)
 
     return _data("copying", seed, n, draw, ["blank", "mark", *(f"symbol {i}" for i in range(symbols))])
@@ -82,13 +82,13 @@ def copying(
 def reset(
     seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 64, top: SymbolCount = 8, chance: Annotated[float, Range(0, 1)] = 0.05
 ) -> Data:
-    """Ones, other tokens and resets: at each place, how many ones came since the last reset (at most `top`)?
+    """Ones, other tokens and resets: at each position, the number of ones since the last reset (at most `top`).
 
     Args:
         n: sequences to train on
         length: tokens of a sequence
-        top: the largest answer; from there on it stays
-        chance: share of resets
+        top: largest count; more ones leave it there
+        chance: probability of a reset token
     """
 
     def draw(n: int, rng: Generator) -> Drawn:
@@ -104,13 +104,13 @@ def reset(
 def parity(
     seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 32, modulus: SymbolCount = 2, longer: Annotated[int, Range(1, 64)] = 4
 ) -> Data:
-    """Digits: at each place, the sum of all so far modulo a number; the test has longer sequences than the training.
+    """Digits: at each position, the sum so far modulo a number; test sequences are longer than training sequences.
 
     Args:
         n: sequences to train on
         length: tokens of a sequence
-        modulus: 2 asks whether the number of ones is odd
-        longer: test sequences are so many times as long, where learning answers by heart does not help
+        modulus: 2 is the parity of the ones
+        longer: length of a test sequence, in training lengths
     """
 
     def of(length: int) -> Callable[[int, Generator], Drawn]:
@@ -125,13 +125,13 @@ def parity(
 
 
 def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12, keys: SymbolCount = 6, values: SymbolCount = 6) -> Data:
-    """Keys and values by turns, under a rule that is new in every sequence: name the value of each key that came before.
+    """Keys and values in turn, with a new mapping in every sequence: predict the value of each key that appeared before.
 
-    Nothing about a rule can be learned by heart: the weights stay, the answer is in the sequence.
+    The weights cannot memorize the mapping: the answer is in the sequence.
 
     Args:
         n: sequences to train on
-        shots: pairs of a key and its value; the last key is always one that came before
+        shots: pairs of a key and its value; the last key always appeared before
         keys: different keys
         values: different values
     """
@@ -141,7 +141,7 @@ def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12,
         key = torch.randint(keys, (n, shots), generator=rng)
         key[:, -1] = key[:, :-1].gather(1, torch.randint(shots - 1, (n, 1), generator=rng)).squeeze(1)
         value = rule.gather(1, key)
-        same = (key.unsqueeze(2) == key.unsqueeze(1)).tril(-1).any(2)  # (n, shots): the key came before
+        same = (key.unsqueeze(2) == key.unsqueeze(1)).tril(-1).any(2)  # (n, shots): the key appeared before
         mask = torch.stack([same, torch.zeros_like(same)], 2).flatten(1)
         return torch.stack([key, value], 2).flatten(1), torch.stack([value, torch.zeros_like(value)], 2).flatten(1), mask
 
@@ -149,7 +149,7 @@ def in_context(seed: int = 0, n: ExampleCount = 20_000, shots: SymbolCount = 12,
 
 
 def tagging(seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 16, symbols: SymbolCount = 8) -> Data:
-    """Symbols: is each one smaller than the next?  Only who sees the next token can tell.
+    """Symbols: is each one smaller than the next?  It depends on the next token.
 
     Args:
         n: sequences to train on
@@ -166,7 +166,7 @@ def tagging(seed: int = 0, n: ExampleCount = 20_000, length: SequenceLength = 16
 
 
 def _question_batch(context: Tensor, questions: Tensor, answers: Tensor) -> Drawn:
-    """What is told, then questions; only these have answers."""
+    """A context, then questions; only the questions have targets."""
     x = torch.cat([context, questions], 1)
     return x, torch.cat([torch.zeros_like(context), answers], 1), (torch.arange(x.shape[1]) >= context.shape[1]).expand_as(x)
 
@@ -189,16 +189,16 @@ def _data(
 
 
 @final
-class HiddenSource:
-    """Windows of text in which some tokens are hidden: x has a token of its own there, y what was there, the mask is true there.
+class MaskedSource:
+    """Windows of text with some tokens masked: x has the mask token there, y the original, and the mask is true there.
 
-    Which ones are hidden depends on the seed and the window alone.
+    Which tokens are masked depends on the seed and the window alone.
     """
 
-    def __init__(self, windows: Source, token: int, share: float = 0.15, seed: int = 0) -> None:
+    def __init__(self, windows: Source, token: int, rate: float = 0.15, seed: int = 0) -> None:
         self.windows, self.token = windows, token
         shape = (len(windows), windows[:1].x.shape[1])
-        self.hidden = torch.rand(shape, generator=generator(seed, "hidden")) < share
+        self.hidden = torch.rand(shape, generator=generator(seed, "hidden")) < rate
 
     def __len__(self) -> int:
         return len(self.windows)

@@ -1,7 +1,8 @@
-"""Measurements over time from a data folder: windows of the past, and the values that came next."""
+"""Time series from a data folder: windows of the past, and the values that follow."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import torch
@@ -11,48 +12,58 @@ from ..core.batch import Data
 from ..core.errors import BadInput, DataUnusable
 from ..core.options import Range
 from .formats import read_columns, reading
-from .split import size
+from .split import SplitSize, size
 from .tensors import TensorSource
 from .text.corpora import find
 
-SplitSize = float | int
 SeriesLength = Annotated[int, Range(1, 4096)]
 
 
-def sunspots(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 48, ahead: SeriesLength = 1) -> Data:
-    """Sunspots of each month, 1749 to 1983: 2,820 numbers, to forecast.
+def series_set(name: str, summary: str, unit: str, file: str, window: int, part: float = 0.1) -> Callable[..., Data]:
+    """Measurements at equal intervals, in their order.
 
     Args:
-        valid: fraction or count of months held out for validation, after those for training
-        test: fraction or count of the last months, for the test
-        length: months of the past that are seen
-        ahead: months to forecast
+        unit: what lies between two measurements, in the plural
+        file: a table of a data folder, the measurements in its second column
+        window: default of `length`
+        part: default fraction for validation, and for the test
     """
-    return forecast("sunspots", values("timeseries/monthly-sunspots.csv"), valid, test, length, ahead)
 
+    def load(
+        seed: int = 0, valid: SplitSize = part, test: SplitSize = part, length: SeriesLength = window, ahead: SeriesLength = 1
+    ) -> Data:
+        return forecast(name, values(file), valid, test, length, ahead)
 
-def passengers(seed: int = 0, valid: SplitSize = 0.15, test: SplitSize = 0.15, length: SeriesLength = 12, ahead: SeriesLength = 1) -> Data:
-    """Passengers of an airline in each month, 1949 to 1960: 144 numbers, to forecast.
+    load.__name__ = load.__qualname__ = name
+    load.__doc__ = f"""{summary}
 
     Args:
-        valid: fraction or count of months held out for validation, after those for training
-        test: fraction or count of the last months, for the test
-        length: months of the past that are seen
-        ahead: months to forecast
+        valid: fraction or count of {unit} held out for validation, after those for training
+        test: fraction or count of the last {unit}, for the test
+        length: {unit} of the past in a window
+        ahead: {unit} to forecast
     """
-    return forecast("passengers", values("timeseries/airline-passengers.csv"), valid, test, length, ahead)
+    return load
 
 
-def temperatures(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, length: SeriesLength = 30, ahead: SeriesLength = 1) -> Data:
-    """Lowest temperature of each day in Melbourne, 1981 to 1990: 3,650 numbers, to forecast.
-
-    Args:
-        valid: fraction or count of days held out for validation, after those for training
-        test: fraction or count of the last days, for the test
-        length: days of the past that are seen
-        ahead: days to forecast
-    """
-    return forecast("temperatures", values("timeseries/daily-min-temperatures.csv"), valid, test, length, ahead)
+sunspots = series_set(
+    "sunspots", "Monthly sunspots, 1749 to 1983: 2,820 values, to forecast.", "months", "timeseries/monthly-sunspots.csv", 48
+)
+passengers = series_set(
+    "passengers",
+    "Monthly airline passengers, 1949 to 1960: 144 values, to forecast.",
+    "months",
+    "timeseries/airline-passengers.csv",
+    12,
+    part=0.15,
+)
+temperatures = series_set(
+    "temperatures",
+    "Daily minimum temperatures in Melbourne, 1981 to 1990: 3,650 values, to forecast.",
+    "days",
+    "timeseries/daily-min-temperatures.csv",
+    30,
+)
 
 
 def values(name: str) -> Tensor:
@@ -67,7 +78,7 @@ def values(name: str) -> Tensor:
 
 
 def forecast(name: str, row: Tensor, valid: SplitSize, test: SplitSize, length: int, ahead: int) -> Data:
-    """Windows x (B, T, 1) and what came next y (B, ahead), standardized by the training part; each part's targets lie in that part."""
+    """Windows x (B, T, 1) and the values y (B, ahead) that follow, standardized by the training part; the targets of a part lie in it."""
     n_valid, n_test = size(len(row), valid, "valid"), size(len(row), test, "test")
     stop = len(row) - n_valid - n_test
     if stop < length + ahead:
@@ -75,7 +86,7 @@ def forecast(name: str, row: Tensor, valid: SplitSize, test: SplitSize, length: 
     mean, std = row[:stop].mean(), row[:stop].std(correction=0)
     cuts = [length, stop, stop + n_valid, len(row)]
     parts = []
-    whole = ((row - mean) / std).float().unfold(0, length + ahead, 1)  # one window for each first target from `length` on
+    whole = ((row - mean) / std).float().unfold(0, length + ahead, 1)  # one window for each first target after the first `length` values
     for first, last in zip(cuts, cuts[1:]):
         taken = whole[first - length : last - ahead - length + 1]
         parts.append(TensorSource(taken[:, :length, None], taken[:, length:]) if len(taken) and last > first else None)

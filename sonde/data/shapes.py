@@ -1,4 +1,4 @@
-"""Made-up pictures with a known answer: discs, squares and crosses, with their names, their outlines or sentences about them."""
+"""Generated images of discs, squares and crosses, with labels, segmentation masks or captions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .split import split
+from .split import split, subsets
 from .tensors import TensorSource
 from .text.corpora import LinesReader
 from .text.documents import Ragged
@@ -22,8 +22,8 @@ COLORS = {"red": (1.0, 0.2, 0.2), "green": (0.2, 0.9, 0.3), "blue": (0.3, 0.4, 1
 SIZES, SIDES = ("small", "large"), ("left", "right")
 
 
-class Things(NamedTuple):
-    """What stands in each picture, (n, many) of everything; a length of 1 is half a side."""
+class Shapes(NamedTuple):
+    """The shapes of each image, (n, many) of each field; a length of 1 is half a side."""
 
     kind: Tensor
     color: Tensor
@@ -34,7 +34,7 @@ class Things(NamedTuple):
     """angle in radians"""
 
     def inside(self, size: int) -> Tensor:
-        """Whether a pixel belongs to each thing, (n, many, size, size)."""
+        """Whether a pixel belongs to each shape, (n, many, size, size)."""
         line = (torch.arange(size) + 0.5) * (2 / size) - 1
         x, y, radius, turn = (value[..., None, None] for value in (self.x, self.y, self.radius, self.turn))
         right, down = line[None, :] - x, line[:, None] - y
@@ -54,20 +54,20 @@ def shapes(
     color: bool = False,
     target: Literal["label", "mask", "caption"] = "label",
     noise: Annotated[float, Range(0, 10)] = 0.1,
-) -> Data:
-    """Pictures of discs, squares and crosses that are turned, moved and scaled; to be named, outlined or told in words.
+) -> Annotated[Data, "images"]:
+    """Generated images of discs, squares and crosses, rotated, moved and scaled: to classify, to segment, or with captions.
 
     Args:
-        n: pictures in all; 15 % are for validation and 15 % for the test
+        n: images in all; 15 % are for validation and 15 % for the test
         size: height and width in pixels
-        many: things in each picture; later ones hide earlier ones
+        many: shapes per image; later ones hide earlier ones
         color: three channels instead of one
-        target: label gives y (n,), the kind of the last thing; mask gives y (n, size, size), 0 for the ground and 1 to 3 for the
-            kinds; caption gives y as for label and a field `text` (n, T) of words about the last thing, with `lengths`
-        noise: deviation of Gaussian noise on every pixel
+        target: label gives y (n,), the class of the last shape; mask gives y (n, size, size), 0 for the background and 1 to 3 for the
+            classes; caption gives y as for label and a field `text` (n, T), the words about the last shape, with `lengths`
+        noise: standard deviation of Gaussian noise on every pixel
     """
     rng = generator(seed, "shapes")
-    things = scatter(n, many, rng)
+    things = random_shapes(n, many, rng)
     inside, tints = things.inside(size), torch.tensor(list(COLORS.values())) if color else torch.ones(1, 1)
     shade = tints[things.color if color else torch.zeros_like(things.color)]  # (n, many, channels)
     x = torch.zeros(n, shade.shape[-1], size, size)
@@ -88,12 +88,11 @@ def shapes(
         more = {"text": rows.pad(torch.arange(n), words.specials["pad"]), "lengths": rows.lengths}
         reader = LinesReader(words, 64, "text")
     whole = TensorSource(x, y, **more)
-    parts = [whole.subset(part) for part in split(n, 0.15, 0.15, seed=seed)]
-    return Data(parts[0], parts[1], parts[2], name="shapes", task="classes", classes=names, reader=reader)
+    return Data(*subsets(whole, split(n, 0.15, 0.15, seed=seed)), name="shapes", task="classes", classes=names, reader=reader)
 
 
-def scatter(n: int, many: int, rng: Generator) -> Things:
-    """Things of any kind, size, color and angle, wholly inside the picture and clearly in its left or right half."""
+def random_shapes(n: int, many: int, rng: Generator) -> Shapes:
+    """Random shapes of any kind, size, color and angle, entirely inside the image and clearly in its left or right half."""
 
     def uniform(low: float, high: float) -> Tensor:
         return low + (high - low) * torch.rand(n, many, generator=rng)
@@ -102,11 +101,11 @@ def scatter(n: int, many: int, rng: Generator) -> Things:
     radius = torch.where(large > 0, uniform(0.4, 0.48), uniform(0.22, 0.3))
     room = 1 - 1.2 * radius
     side = torch.randint(2, (n, many), generator=rng) * 2 - 1
-    return Things(kind, color, side * (0.1 + (room - 0.1) * uniform(0, 1)), room * uniform(-1, 1), radius, uniform(0, math.pi / 2))
+    return Shapes(kind, color, side * (0.1 + (room - 0.1) * uniform(0, 1)), room * uniform(-1, 1), radius, uniform(0, math.pi / 2))
 
 
-def captions(things: Things, color: bool) -> list[str]:
-    """A sentence about the last thing of each picture: 'a large red disc on the left'."""
+def captions(things: Shapes, color: bool) -> list[str]:
+    """A caption of the last shape of each image: 'a large red disc on the left'."""
     sentences = []
     for kind, tint, x, radius in zip(*(value[:, -1].tolist() for value in (things.kind, things.color, things.x, things.radius))):
         words = ["a", SIZES[radius > 0.35], [*COLORS][tint] if color else "", KINDS[kind], "on the", SIDES[x > 0]]

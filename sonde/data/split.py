@@ -1,8 +1,9 @@
-"""Splits: disjoint, complete and seeded, by fraction or by count, with equal shares of each class on request."""
+"""Splits: disjoint, complete and seeded, by fraction or by count, stratified by class on request."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,13 +12,24 @@ from ..core.errors import BadInput
 from ..core.seeds import generator
 
 
+class Subsettable(Protocol):
+    """A source that can be split."""
+
+    def subset(self, indices: Any) -> Self: ...
+
+
+S = TypeVar("S", bound=Subsettable)
+SplitSize = float | int
+"""a fraction below 1, or a count of examples"""
+
+
 def split(
-    n: int, valid: float | int = 0.1, test: float | int = 0.1, seed: int = 0, labels: Tensor | None = None
+    n: int, valid: SplitSize = 0.1, test: SplitSize = 0.1, seed: int = 0, labels: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Indices of (train, valid, test), each sorted; together every index exactly once.
 
-    A float below 1 is a fraction, a whole number is a count; train gets the rest.  With `labels` every class keeps its
-    share in each part, to within one example.
+    A float below 1 is a fraction, a whole number is a count; train gets the rest.  With `labels` the split is
+    stratified: every class has the same fraction in each part, to within one example.
     """
     n_valid, n_test = size(n, valid, "valid"), size(n, test, "test")
     if n_valid + n_test >= n:
@@ -30,8 +42,8 @@ def split(
         if len(labels) != n:
             raise BadInput(f"there are {len(labels)} labels for {n} examples")
         strata = [(labels == label).nonzero().flatten() for label in labels.unique()]
-    draw = generator(seed, "split")
-    shuffled = [stratum[torch.randperm(len(stratum), generator=draw)] for stratum in strata]
+    rng = generator(seed, "split")
+    shuffled = [stratum[torch.randperm(len(stratum), generator=rng)] for stratum in strata]
     sizes = [len(stratum) for stratum in strata]
     tests = apportion(n_test, sizes)
     valids = apportion(n_valid, [whole - taken for whole, taken in zip(sizes, tests, strict=True)])
@@ -43,7 +55,14 @@ def split(
     return train_part, valid_part, test_part
 
 
-def size(n: int, part: float | int, name: str = "part") -> int:
+def subsets(whole: S, indices: Sequence[Tensor]) -> tuple[S, S | None, S | None]:
+    """The parts train, valid and test of a source, from the indices that `split` gives; a part without examples is None."""
+    train, valid, test = (whole.subset(part) if len(part) else None for part in indices)
+    assert train is not None
+    return train, valid, test
+
+
+def size(n: int, part: SplitSize, name: str = "part") -> int:
     """How many of n examples a fraction or a count means; a fraction above 0 means at least one."""
     if isinstance(part, bool) or not isinstance(part, (int, float)) or not part >= 0:
         raise BadInput(f"'{name}' must be a fraction below 1 or a count of examples, not {part!r}")
@@ -58,15 +77,15 @@ def size(n: int, part: float | int, name: str = "part") -> int:
 
 
 def apportion(total: int, sizes: Sequence[int]) -> list[int]:
-    """`total` seats shared in proportion to `sizes` by largest remainder; never more than a size, ties to the first."""
+    """Distribute `total` in proportion to `sizes` by the largest remainder method; never more than a size, ties to the first."""
     whole = sum(sizes)
     if total > whole:
         raise BadInput(f"{total} examples cannot be taken from {whole}")
-    seats = [total * one // whole if whole else 0 for one in sizes]
+    counts = [total * size // whole if whole else 0 for size in sizes]
     rest = sorted(range(len(sizes)), key=lambda i: (-(total * sizes[i] % whole) if whole else 0, i))
-    for i in rest[: total - sum(seats)]:
-        seats[i] += 1
-    return seats
+    for i in rest[: total - sum(counts)]:
+        counts[i] += 1
+    return counts
 
 
 def class_weights(labels: Tensor, classes: int | Sequence[str]) -> Tensor:
@@ -96,6 +115,6 @@ def check_labels(labels: Tensor, classes: Sequence[str], where: str) -> None:
         )
 
 
-def list_names(names: Sequence[str], most: int = 8) -> str:
-    """Names in a row, the first few of them where there are many."""
-    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+def list_names(names: Sequence[str], limit: int = 8) -> str:
+    """Names separated by commas; the first few of many."""
+    return ", ".join(map(str, names[:limit])) + (f" and {len(names) - limit} more" if len(names) > limit else "")

@@ -1,6 +1,6 @@
-"""Test functions for optimizers: losses over two weights that can be drawn, each with a start and what is known of its minimum.
+"""Test functions for optimizers: losses over two weights that can be plotted, each with a start and a target loss.
 
-Every function takes weights (..., 2) and gives losses (...), so one call evaluates a point or a whole grid.
+Every function takes weights (..., 2) and returns losses (...), so one call evaluates a point or a whole grid.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput, nearest
+from ..core.options import checked
 from ..core.seeds import generator
 
 
 @final
 @dataclass(frozen=True)
 class Surface:
-    """A loss over the plane with what a race over it needs to know."""
+    """A loss over the plane, with a start and a target for optimizers."""
 
     name: str
     loss: Callable[[Tensor], Tensor]
     start: tuple[float, float]
     target: float
-    """a loss that counts as arrived"""
+    """a loss that counts as converged"""
     box: tuple[float, float, float, float]
-    """the part of the plane worth drawing: x from, x to, y from, y to"""
+    """the region to plot: x from, x to, y from, y to"""
 
     def grid(self, n: int = 61) -> tuple[Tensor, Tensor, Tensor]:
         """x (n,), y (n,) and the loss (n, n) over the box, rows along y."""
@@ -51,14 +52,14 @@ def quadratic(condition: float = 10.0) -> Surface:
 
 
 def rosenbrock() -> Surface:
-    """(1 - x)^2 + 100 (y - x^2)^2: a bent valley, easy to enter and slow to walk along; minimum 0 at (1, 1)."""
+    """(1 - x)^2 + 100 (y - x^2)^2: a curved valley, easy to enter and slow to follow; minimum 0 at (1, 1)."""
     return Surface(
         "rosenbrock", lambda w: (1 - w[..., 0]) ** 2 + 100 * (w[..., 1] - w[..., 0] ** 2) ** 2, (-1.2, 1.0), 1e-4, (-2, 2, -1, 3)
     )
 
 
 def saddle() -> Surface:
-    """Half of x^2 - y^2, closed by y^4 / 4 above: the origin is flat but no minimum; the minima are -1/4 at (0, +-1)."""
+    """Half of x^2 - y^2, plus y^4 / 4: the origin is stationary but not a minimum; the minima are -1/4 at (0, +-1)."""
     return Surface(
         "saddle",
         lambda w: 0.5 * (w[..., 0] ** 2 - w[..., 1] ** 2) + 0.25 * w[..., 1] ** 4,
@@ -78,8 +79,9 @@ GABOR_TRUTH = torch.tensor([0.0, 16.6], dtype=torch.float64)
 """the weights that made the data of `gabor_data`"""
 
 
+@checked
 def gabor_model(weights: Tensor, x: Tensor, kind: Literal["notes", "textbook"] = "textbook") -> Tensor:
-    """A wave under a bell, outputs (..., N) for weights (..., 1 + D) and inputs (N, D).  Not linear in its weights.
+    """A sine under a Gaussian, outputs (..., N) for weights (..., 1 + D) and inputs (N, D).  It is not linear in its weights.
 
     notes      sin(w_0 + sum_i w_i x_i) exp(-sum_i w_i^2 x_i^2)
     textbook   sin(a) exp(-a^2 / 32)  with  a = w_0 + 0.06 w_1 x,  one input
@@ -87,8 +89,6 @@ def gabor_model(weights: Tensor, x: Tensor, kind: Literal["notes", "textbook"] =
     if kind == "notes":
         slopes = weights[..., None, 1:]
         return torch.sin(weights[..., :1] + (slopes * x).sum(-1)) * torch.exp(-(slopes * x).square().sum(-1))
-    if kind != "textbook":
-        raise BadInput(f"a Gabor model has no kind '{kind}'", fix=nearest(kind, ("notes", "textbook")))
     if x.shape[-1] != 1:
         raise BadInput(f"the textbook Gabor model has one input, not {x.shape[-1]}", fix="use kind='notes'")
     angle = weights[..., :1] + 0.06 * weights[..., 1:] * x[:, 0]
@@ -97,9 +97,9 @@ def gabor_model(weights: Tensor, x: Tensor, kind: Literal["notes", "textbook"] =
 
 def gabor_data(n: int = 28, noise: float = 0.3, seed: int = 0) -> tuple[Tensor, Tensor]:
     """x (n, 1) in [-15, 15] and y (n,): the textbook model at GABOR_TRUTH with noise."""
-    draw = generator(seed, "gabor")
-    x = 30 * torch.rand(n, 1, generator=draw, dtype=torch.float64) - 15
-    return x, gabor_model(GABOR_TRUTH, x) + noise * torch.randn(n, generator=draw, dtype=torch.float64)
+    rng = generator(seed, "gabor")
+    x = 30 * torch.rand(n, 1, generator=rng, dtype=torch.float64) - 15
+    return x, gabor_model(GABOR_TRUTH, x) + noise * torch.randn(n, generator=rng, dtype=torch.float64)
 
 
 def gabor_loss(weights: Tensor, x: Tensor, y: Tensor, kind: Literal["notes", "textbook"] = "textbook") -> Tensor:

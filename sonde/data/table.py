@@ -1,4 +1,4 @@
-"""Tables: named columns of outside data -> clean, standardized tensors, with every change counted.
+"""Tables: named columns of raw data -> clean, standardized tensors, with every change counted.
 
 What is learned from the data (means, deviations, levels of a text column, constant columns) comes from the training
 rows alone.  The same encoder later reads new rows for prediction.
@@ -18,11 +18,12 @@ from torch import Tensor
 
 from ..core.batch import Batch, Data
 from ..core.errors import BadInput, nearest
-from .split import list_names, split
-from .tensors import TensorSource, cut
+from .formats import read_columns, read_npy, suffix
+from .split import SplitSize, list_names, split
+from .tensors import TensorSource, split_source
 
 Columns = Mapping[str, np.ndarray]
-"""name -> float64 with NaN where missing, or texts (object) as they stood in the file"""
+"""name -> float64 with NaN where missing, or texts (object) as in the file"""
 
 MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "?"}
 MANY_CLASSES = 20
@@ -36,8 +37,8 @@ class Rules:
 
     Args:
         task: what the target is; 'auto' takes texts and few whole numbers as classes
-        missing: missing or corrupt cells get the training mean (texts: no level), or their rows are dropped, or it is an error
-        text: text columns become one column per level, or one column of codes 1, 2, ... with 0 for unknown
+        missing: missing or corrupt cells get the training mean (texts: no category), or their rows are dropped, or they are an error
+        text: text columns become one-hot columns, or one column of codes 1, 2, ... with 0 for unknown
         standardize: number columns get mean 0 and deviation 1 over the training rows
         standardize_target: the same for a target of numbers
         drop_duplicates: leave out rows that equal an earlier one
@@ -55,8 +56,8 @@ class Rules:
     classes: tuple[str, ...] = ()
 
 
-def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[float | int, float | int]) -> Data:
-    """Clean, split (with equal shares of classes), encode.  `target` is the last column unless named; parts = (valid, test)."""
+def table_data(columns: Columns, target: str | None, rules: Rules, name: str, seed: int, parts: tuple[SplitSize, SplitSize]) -> Data:
+    """Clean, split (stratified by class), encode.  `target` is the last column by default; parts = (valid, test)."""
     for wrong in [column for column in (*rules.ignore, *([target] if target is not None else [])) if column not in columns]:
         raise BadInput(f"'{name}' has no column '{wrong}'", fix=nearest(wrong, columns))
     columns = {column: cells for column, cells in columns.items() if column not in rules.ignore}
@@ -73,13 +74,13 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
         raise BadInput(f"'{name}' has no rows", fix="give a table with at least a few rows")
     report: dict[str, int | str] = {"rows read": n, "columns read": len(columns)}
     parsed = {column: parse(cells) for column, cells in columns.items() if column != target}
-    goals = parse_target(columns[target], rules)
+    target_cells = parse_target(columns[target], rules)
 
     keep = np.ones(n, bool)
     if rules.drop_duplicates:
-        keep &= first_of_its_kind([goals, *(cells for cells, _ in parsed.values())])
+        keep &= is_first_occurrence([target_cells, *(cells for cells, _ in parsed.values())])
         report["duplicate rows dropped"] = int(n - keep.sum())
-    no_target = missing(goals)
+    no_target = missing(target_cells)
     report["rows without usable target dropped"] = int((keep & no_target).sum())
     keep &= ~no_target
     features = {column: cells for column, (cells, _) in parsed.items()}
@@ -94,39 +95,39 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
             raise BadInput(f"'{name}' has missing or corrupt cells in {list_names(holes)}", fix="fix them, or set missing='mean' or 'drop'")
         report["rows with gaps dropped"] = int(any_gap.sum())
         keep &= ~any_gap
-    kept = np.flatnonzero(keep)
-    report["rows kept"] = len(kept)
-    if len(kept) < 3:
-        raise BadInput(f"only {len(kept)} of {n} rows of '{name}' are usable", fix="look for missing targets and gaps")
+    rows_kept = np.flatnonzero(keep)
+    report["rows kept"] = len(rows_kept)
+    if len(rows_kept) < 3:
+        raise BadInput(f"only {len(rows_kept)} of {n} rows of '{name}' are usable", fix="look for missing targets and gaps")
 
-    goal = Target.fit(target, goals[kept], rules, name)
-    labels = goal(goals[kept], name)
-    indices = split(len(kept), *parts, seed=seed, labels=labels if goal.classes else None)
-    train_rows = kept[indices[0].numpy()]
+    target_encoder = Target.fit(target, target_cells[rows_kept], rules, name)
+    labels = target_encoder(target_cells[rows_kept], name)
+    indices = split(len(rows_kept), *parts, seed=seed, labels=labels if target_encoder.classes else None)
+    train_rows = rows_kept[indices[0].numpy()]
     encoder = Encoder.fit({column: cells[train_rows] for column, cells in features.items()}, rules, name)
     report |= _names("constant columns left out", [column for column in features if column not in (*encoder.numbers, *encoder.levels)])
-    report |= _names("target", [f"{target}: {goal.note}"])
-    if rules.standardize_target and not goal.classes:
-        goal = goal.standardize(labels[indices[0]])
-        labels = goal(goals[kept], name)
-        report |= _names("target mean and deviation", [f"{goal.mean:.6g}, {goal.std:.6g}"])
-    x, _ = encoder({column: cells[kept] for column, cells in features.items()}, name)
-    whole = TensorSource(x, labels, ids=torch.from_numpy(kept.astype(np.int64)))
+    report |= _names("target", [f"{target}: {target_encoder.note}"])
+    if rules.standardize_target and not target_encoder.classes:
+        target_encoder = target_encoder.standardize(labels[indices[0]])
+        labels = target_encoder(target_cells[rows_kept], name)
+        report |= _names("target mean and deviation", [f"{target_encoder.mean:.6g}, {target_encoder.std:.6g}"])
+    x, _ = encoder({column: cells[rows_kept] for column, cells in features.items()}, name)
+    whole = TensorSource(x, labels, ids=torch.from_numpy(rows_kept.astype(np.int64)))
     return Data(
-        *cut(whole, indices),
+        *split_source(whole, indices),
         name=name,
-        task=goal.task,
-        classes=goal.classes,
+        task=target_encoder.task,
+        classes=target_encoder.classes,
         features=encoder.names,
         report=report,
-        reader=TableReader(encoder, goal),
+        reader=TableReader(encoder, target_encoder),
     )
 
 
 def parse(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """A column as numbers (float64, NaN for gaps) or texts (object, None for gaps), and which cells are corrupt.
 
-    A column is one of numbers where most of its filled cells are numbers; the others in it, and infinities, are corrupt.
+    A column is numeric if more than half of its filled cells are numbers; the others in it, and infinities, are corrupt.
     """
     values, corrupt = numbers(cells)
     filled = int((corrupt | ~np.isnan(values)).sum())
@@ -136,8 +137,8 @@ def parse(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def parse_target(cells: np.ndarray, rules: Rules) -> np.ndarray:
-    """The target column as numbers or texts.  A text among numbers may be a class (0, 1, X), so it counts as corrupt,
-    and its row is dropped, only where the target cannot be classes."""
+    """The target column as numbers or texts.  A text among numbers may be a class (0, 1, X); its row is dropped as corrupt only
+    where the target cannot be classes."""
     values, corrupt = parse(cells)
     if corrupt.any() and cells.dtype == object and rules.task in ("auto", "classes"):
         labels = texts(cells)
@@ -147,12 +148,12 @@ def parse_target(cells: np.ndarray, rules: Rules) -> np.ndarray:
 
 
 def numbers(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cells as float64 with NaN for gaps, and which of them were filled but no finite number."""
+    """Cells as float64 with NaN for gaps, and a mask of cells that are filled but not a finite number."""
     if cells.dtype != object:
         values = cells.astype(np.float64)
     else:
         words = [word or "nan" for word in cells.tolist()]
-        try:  # a column of nothing but numbers and empty cells needs no closer look
+        try:  # fast path: a column of numbers and empty cells only
             values = np.array(list(map(float, words if "_" not in "".join(words) else "_")))
         except ValueError:
             values = np.fromiter(_each(_number, cells), np.float64, len(cells))
@@ -161,17 +162,17 @@ def numbers(cells: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _each(change: Callable[[Any], Any], cells: np.ndarray) -> Iterator[Any]:
-    """change(cell) of each cell, worked out once for equal cells."""
+    """change(cell) of each cell, computed once for equal cells."""
     known = {cell: change(cell) for cell in set(cells.tolist())}
     return map(known.__getitem__, cells.tolist())
 
 
 def _number(cell: str | float | None) -> float:
-    """The number a cell holds, NaN for a gap, infinite for what is no number."""
+    """The number in a cell, NaN for a gap, infinity for what is not a number."""
     if cell is None:
         return math.nan
     try:
-        # Python reads 1_000 as a number; a data file does not mean that.
+        # float("1_000") is 1000 in Python, but not a number in a data file
         return math.inf if isinstance(cell, str) and "_" in cell else float(cell)
     except (ValueError, OverflowError):
         return math.nan if str(cell).strip().lower() in MISSING else math.inf
@@ -193,8 +194,8 @@ def missing(cells: np.ndarray) -> np.ndarray:
     return np.array([cell is None for cell in cells], bool) if cells.dtype == object else np.isnan(cells)
 
 
-def first_of_its_kind(columns: Sequence[np.ndarray]) -> np.ndarray:
-    """True for each row that no earlier row equals; gaps equal gaps."""
+def is_first_occurrence(columns: Sequence[np.ndarray]) -> np.ndarray:
+    """True for each row that differs from all earlier rows; gaps equal gaps."""
     seen: set[tuple] = set()
     first = np.zeros(len(columns[0]), bool)
     for i, row in enumerate(zip(*(_codes(cells) for cells in columns), strict=True)):
@@ -210,12 +211,12 @@ def _codes(cells: np.ndarray) -> list:
 @final
 @dataclass(frozen=True)
 class Encoder:
-    """Feature columns -> x (N, F) float32, with statistics and levels of the rows it was fitted on."""
+    """Feature columns -> x (N, F) float32, with the statistics and categories of the rows it was fitted on."""
 
     numbers: Mapping[str, tuple[float, float]]
     """column -> (mean, deviation)"""
     levels: Mapping[str, tuple[str, ...]]
-    """column -> its texts, sorted"""
+    """text column -> its categories, sorted"""
     order: tuple[str, ...]
     rules: Rules
 
@@ -225,14 +226,14 @@ class Encoder:
         levels: dict[str, tuple[str, ...]] = {}
         n = len(next(iter(columns.values())))
         for column, cells in columns.items():
-            there = cells[~missing(cells)]
+            present = cells[~missing(cells)]
             if cells.dtype == object:
-                strings = sorted(set(there.tolist()))
+                strings = sorted(set(present.tolist()))
                 if len(strings) > 1:
                     levels[column] = tuple(strings)
-            elif len(there) and there.min() < there.max():
+            elif len(present) and present.min() < present.max():
                 with np.errstate(all="ignore"):
-                    moments[column] = (float(there.mean()), float(there.std()))
+                    moments[column] = (float(present.mean()), float(present.std()))
                 if not (np.isfinite(moments[column]).all() and moments[column][1] > 0):
                     raise BadInput(f"the numbers in column '{column}' of '{name}' are too large or too close", fix="rescale that column")
         many = [f"'{column}' ({len(strings)})" for column, strings in levels.items() if len(strings) > max(10, min(MANY_LEVELS, n // 2))]
@@ -256,7 +257,7 @@ class Encoder:
         )
 
     def __call__(self, columns: Columns, name: str) -> tuple[Tensor, Tensor]:
-        """(x, how many cells of each row had to be filled)."""
+        """(x, number of filled gaps in each row)."""
         absent = [column for column in self.order if column not in columns]
         if absent:
             raise BadInput(f"'{name}' has no column {list_names(absent)}", fix=f"it needs {list_names(self.order)}")
@@ -271,10 +272,10 @@ class Encoder:
                 with np.errstate(all="ignore"):
                     block = ((values - mean) / std if self.rules.standardize else values)[:, None]
             else:
-                place = {level: i for i, level in enumerate(self.levels[column])}
-                codes = np.array([place.get(cell, -1) for cell in texts(columns[column])], np.int64)
+                codes_of = {level: i for i, level in enumerate(self.levels[column])}
+                codes = np.array([codes_of.get(cell, -1) for cell in texts(columns[column])], np.int64)
                 gap = codes < 0
-                block = (codes[:, None] == np.arange(len(place))) if self.rules.text == "onehot" else codes[:, None] + 1
+                block = (codes[:, None] == np.arange(len(codes_of))) if self.rules.text == "onehot" else codes[:, None] + 1
             filled += gap
             with np.errstate(all="ignore"):
                 blocks.append(block.astype(np.float32))
@@ -297,7 +298,7 @@ class Target:
     mean: float = 0.0
     std: float = 1.0
     note: str = ""
-    """how the task was found, for the report"""
+    """what the target is, for the report"""
 
     @classmethod
     def fit(cls, column: str, cells: np.ndarray, rules: Rules, name: str) -> Target:
@@ -336,20 +337,20 @@ class Target:
         return cls(column, task, note=task)
 
     def standardize(self, y: Tensor) -> Target:
-        """The same target with mean 0 and deviation 1 over the given (training) values."""
+        """The same target, standardized by the given (training) values."""
         return Target(self.column, self.task, self.classes, float(y.double().mean()), float(y.double().std(correction=0)) or 1.0, self.note)
 
     def __call__(self, cells: np.ndarray, name: str) -> Tensor:
         if self.classes:
-            place = {label: i for i, label in enumerate(self.classes)}
+            index = {label: i for i, label in enumerate(self.classes)}
             labels = list(_each(_class_name, cells))
-            unknown = [label for label in labels if label not in place]
+            unknown = [label for label in labels if label not in index]
             if unknown:
                 raise BadInput(
                     f"{len(unknown)} of {len(labels)} labels ('{self.column}' of '{name}') are unknown: {list_names(sorted(set(unknown)))}",
                     fix=f"the classes are {list_names(self.classes)}",
                 )
-            return torch.tensor([place[label] for label in labels], dtype=torch.int64)
+            return torch.tensor([index[label] for label in labels], dtype=torch.int64)
         with np.errstate(all="ignore"):
             y = ((cells - self.mean) / self.std).astype(np.float32)
         if not np.isfinite(y).all():
@@ -361,9 +362,9 @@ class Target:
 
 @final
 class TableReader:
-    """A file of new rows -> Batch, by the encoder of the training rows.  The target column may be absent.
+    """A file of new rows -> Batch, with the encoder of the training rows.  The target column may be absent.
 
-    No row is dropped.  Cells that had to be filled are counted per row in the field `filled`, where there are any.
+    No row is dropped.  If gaps had to be filled, the field `filled` counts them per row.
     """
 
     def __init__(self, encoder: Encoder, target: Target) -> None:
@@ -373,7 +374,7 @@ class TableReader:
         return self.rows(_read_any(Path(path), self.encoder.order, self.target.column), Path(path).name)
 
     def rows(self, columns: Columns, name: str = "rows") -> Batch:
-        """A Batch from columns that are already in memory."""
+        """A Batch from columns in memory."""
         n = len(next(iter(columns.values()), ()))
         if n == 0:
             raise BadInput(f"'{name}' has no rows")
@@ -392,9 +393,7 @@ class TableReader:
 
 
 def _read_any(path: Path, order: Sequence[str], target: str) -> Columns:
-    """Columns of a file for prediction; a table without names has the columns of training in their order."""
-    from .formats import read_columns, read_npy, suffix
-
+    """Columns of a file for prediction; columns without names are those of training in their order."""
     if suffix(path) == ".npy":
         array = read_npy(path)
         return name_columns(array, path.name, list(order) if array.ndim == 2 and array.shape[1] == len(order) else None)
@@ -416,7 +415,7 @@ def _class_name(value: object) -> str:
 
 
 def _counts(what: str, by_column: Mapping[str, int]) -> dict[str, int | str]:
-    """A total, and where it comes from if it is not nothing."""
+    """A total, and its columns if it is not 0."""
     total = sum(by_column.values())
     where = {f"{what} by column": list_names([f"{column} {count}" for column, count in by_column.items() if count], 20)} if total else {}
     return {what: total, **where}

@@ -1,4 +1,4 @@
-"""Sources in memory: tensors taken by index, whole batches at a time, and windows over a long row of tokens."""
+"""Sources in memory: tensors indexed a batch at a time, and windows over a long sequence of tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..core.batch import Batch
 from ..core.errors import BadInput
+from .split import subsets
 
 
 @final
@@ -24,7 +25,7 @@ class ToFloat:
     std: float | Tensor = 1.0
 
     def __post_init__(self) -> None:
-        # One multiplication and one addition per batch, whatever the three numbers are.
+        # Folded into one multiplication and one addition per batch.
         object.__setattr__(self, "_factor", self.scale / self.std)
         object.__setattr__(self, "_offset", -self.mean / self.std)
 
@@ -34,7 +35,7 @@ class ToFloat:
 
     @classmethod
     def fit(cls, x: Tensor, scale: float = 1.0, channels: bool = False) -> ToFloat:
-        """Statistics of the examples given, over all values or (channels) over all but axis 1 of (N, C, ...)."""
+        """Mean and deviation of the examples, over all values or (channels) over all but axis 1 of (N, C, ...)."""
         axes = tuple(axis for axis in range(x.dim()) if not (channels and axis == 1))
         count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         for part in x.split(4096):  # float64 sums over blocks: exact enough, and no float copy of the whole set
@@ -52,12 +53,15 @@ class ToFloat:
 
 @final
 class TensorSource:
-    """Examples as tensors with one common first axis: x, y and any others.  A batch also carries `ids`, the positions
-    in the whole set.  `to_float` turns x (kept as small as it came, e.g. uint8) to floats when a batch is taken."""
+    """Examples as tensors with one common first axis: x, y and any others.  A batch also has `ids`, the positions in the whole set.
+
+    Args:
+        to_float: converts x, which may be stored as uint8, when a batch is taken
+    """
 
     def __init__(self, x: Tensor, y: Tensor | None = None, *, to_float: ToFloat | None = None, **others: Tensor) -> None:
         fields = {"x": x, **({} if y is None else {"y": y}), **others}
-        counted = "ids" not in fields
+        numbered = "ids" not in fields
         fields.setdefault("ids", torch.arange(len(x)))
         uneven = {name: len(tensor) for name, tensor in fields.items() if len(tensor) != len(x)}
         if uneven:
@@ -65,7 +69,7 @@ class TensorSource:
             raise BadInput(f"'{name}' has {length} examples but 'x' has {len(x)}", fix="give tensors with the same first axis")
         self.fields = {name: tensor.contiguous() for name, tensor in fields.items()}
         self.to_float = to_float
-        self.whole = self.fields["ids"] if counted else None
+        self.whole = self.fields["ids"] if numbered else None
 
     def __len__(self) -> int:
         return len(self.fields["ids"])
@@ -88,21 +92,21 @@ class TensorSource:
         return self.fields["y"]
 
     def subset(self, indices: Any) -> TensorSource:
-        """The chosen examples as a source of their own; their ids stay those of the whole set."""
-        taken = {name: tensor[torch.as_tensor(indices)] for name, tensor in self.fields.items()}
-        return TensorSource(to_float=self.to_float, **taken)
+        """The chosen examples as a new source; their ids stay those of the whole set."""
+        fields = {name: tensor[torch.as_tensor(indices)] for name, tensor in self.fields.items()}
+        return TensorSource(to_float=self.to_float, **fields)
 
     def fingerprint(self) -> str:
-        how = self.to_float
-        extra = {} if how is None else {"scale": how.scale, "mean": how.mean, "std": how.std}
+        change = self.to_float
+        extra = {} if change is None else {"scale": change.scale, "mean": change.mean, "std": change.std}
         return fingerprint({**self.fields, **{f"to_float.{name}": torch.as_tensor(value) for name, value in extra.items()}})
 
 
 @final
 class WindowSource:
-    """Next-token examples from one long row of tokens: x (B, T) and y (B, T), y being x moved on by one place.
+    """Next-token examples from one long sequence of tokens: x (B, T) and y (B, T), which is x shifted by one.
 
-    Windows start every `stride` tokens; the tail too short for a window is left out.
+    Windows start every `stride` tokens; a tail too short for a window is left out.
     """
 
     def __init__(self, tokens: Tensor, length: int, stride: int | None = None) -> None:
@@ -120,8 +124,8 @@ class WindowSource:
 
     def __getitem__(self, indices: Any) -> Batch:
         ids = torch.arange(len(self))[indices] if isinstance(indices, slice) else torch.as_tensor(indices)
-        taken = self._windows.index_select(0, ids)
-        return Batch(x=taken[:, :-1].to(torch.int64).contiguous(), y=taken[:, 1:].to(torch.int64).contiguous(), ids=ids)
+        rows = self._windows.index_select(0, ids)
+        return Batch(x=rows[:, :-1].to(torch.int64).contiguous(), y=rows[:, 1:].to(torch.int64).contiguous(), ids=ids)
 
     def fingerprint(self) -> str:
         return fingerprint({"tokens": self.tokens, "window": torch.tensor([self.length, self.stride])})
@@ -137,14 +141,17 @@ def fingerprint(fields: dict[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def cut(
+def split_source(
     whole: TensorSource, indices: Sequence[Tensor], to_float: Callable[[Tensor], ToFloat] | None = None
 ) -> tuple[TensorSource, TensorSource | None, TensorSource | None]:
-    """The parts train, valid and test of a source; a part without examples is None.
+    """Split a source into train, valid and test; a part without examples is None.
 
-    `to_float` makes the change to floats from the training examples, so no statistics leak from the others.
+    Args:
+        to_float: fits the conversion to floats on the training examples, so that no statistics leak from the others
     """
-    train, valid, test = (whole.subset(index) for index in indices)
+    train, valid, test = subsets(whole, indices)
     if to_float is not None:
-        train.to_float = valid.to_float = test.to_float = to_float(train.fields["x"])
-    return train, valid if len(valid) else None, test if len(test) else None
+        change = to_float(train.fields["x"])
+        for part in filter(None, (train, valid, test)):
+            part.to_float = change
+    return train, valid, test

@@ -1,4 +1,4 @@
-"""Made-up pairs with a known answer: a small language to translate, and sequences to turn round."""
+"""Generated texts with a known answer: sentences to classify, a small language to translate, and sequences to reverse."""
 
 from __future__ import annotations
 
@@ -10,38 +10,61 @@ import torch
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
-from .split import split
-from .text.corpora import LinesReader
-from .text.documents import Ragged
+from .split import split, subsets
+from .text.corpora import POLES, LinesReader
+from .text.documents import DocumentSource, Ragged
 from .text.pairs import PairSource, pairs
-from .text.tokenizer import train
+from .text.tokenizer import special, train
 
 SymbolCount = Annotated[int, Range(2, 4096)]
 ARTICLES = {"the": "la", "a": "", "this": "tiu"}
 ADJECTIVES = {"": "", "small": "malgranda", "red": "ruga", "old": "malnova", "good": "bona"}
 NOUNS = {"cat": "kato", "dog": "hundo", "house": "domo", "book": "libro", "woman": "virino", "tree": "arbo"}
 VERBS = {"sees": "vidas", "wants": "volas", "finds": "trovas", "has": "havas", "does not see": "ne vidas"}
+EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
+"""negative and positive, of 4 and 9 words; `toy_sentiment` does not contain them"""
+
+
+def toy_sentiment(seed: int = 0) -> Annotated[Data, "texts"]:
+    """Generated sentences, negative or positive by their adverb, verb or adjective; 'not' reverses the label."""
+    clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
+    who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
+    words = (
+        (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
+        (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
+    )
+    pairs: list[tuple[str, int]] = []
+    for label, (adverbs, manners, verbs, adjectives) in enumerate(words):
+        pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
+        combinations = itertools.product(who, manners, verbs, what, ("attending", "their work"))
+        pairs += [(f"{one} were {manner} {verb} {thing} for {reason}", label) for one, manner, verb, thing, reason in combinations]
+        for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
+            pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
+    pairs = [one for one in pairs if one[0] not in EXAMPLES]
+    texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
+    tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
+    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
+    parts, reader = subsets(whole, split(len(texts), seed=seed, labels=labels)), LinesReader(tokenizer, 64)
+    return Data(*parts, name="made-up sentences", task="classes", classes=POLES, report={"sentences": len(texts)}, reader=reader)
 
 
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:
-    """Sentences of a small English and their translation, with another word order and an ending for the object.
+    """Generated English sentences and their translation, with another word order and an ending for the object.
 
     Args:
-        n: different sentences in all; a tenth of them is for validation, and a tenth for the test
+        n: distinct sentences in all; a tenth of them is for validation, and a tenth for the test
     """
     phrases = list(itertools.product(ARTICLES, ADJECTIVES, NOUNS))
-    every = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
+    chosen = torch.randperm(len(phrases) ** 2 * len(VERBS), generator=generator(seed, "bilingual"))[:n]
     translations = []
-    for number in every.tolist():
+    for number in chosen.tolist():
         rest, verb = divmod(number, len(VERBS))
         translations.append(sentence_pair(phrases[rest // len(phrases)], list(VERBS)[verb], phrases[rest % len(phrases)]))
     sources, targets = map(list, zip(*translations))
     tokenizer = train("words", [*sources, *targets], 1000, ("pad", "unknown", "start", "end"))
     whole = pairs(sources, targets, tokenizer, tokenizer)
-    parts = [whole.subset(part) for part in split(len(whole), seed=seed)]
-    return Data(
-        parts[0], parts[1], parts[2], name="bilingual", task="other", classes=tokenizer.tokens, reader=LinesReader(tokenizer, 64, "source")
-    )
+    parts, reader = subsets(whole, split(len(whole), seed=seed)), LinesReader(tokenizer, 64, "source")
+    return Data(*parts, name="bilingual", task="other", classes=tokenizer.tokens, reader=reader)
 
 
 def sentence_pair(subject: tuple[str, str, str], verb: str, object: tuple[str, str, str]) -> tuple[str, str]:
@@ -58,23 +81,23 @@ def sentence_pair(subject: tuple[str, str, str], verb: str, object: tuple[str, s
 def reversal(
     seed: int = 0, n: Annotated[int, Range(10, 10_000_000)] = 4000, symbols: SymbolCount = 10, longest: SymbolCount = 10, twice: bool = True
 ) -> Data:
-    """Symbols, and the same from the last to the first, each twice: the answer is longer than the question.
+    """Sequences of symbols, and the same reversed with each symbol twice: the target is longer than the source.
 
     Args:
         n: pairs in all; a tenth of them is for validation, and a tenth for the test
         symbols: different symbols
-        longest: symbols of the longest sequence; the shortest has one
-        twice: each symbol comes twice in the answer
+        longest: symbols of the longest sequence; the shortest has 1
+        twice: each symbol comes twice in the target
     """
     rng = generator(seed, "reversal")
     lengths = torch.randint(1, longest + 1, (n,), generator=rng)
     bounds = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     source = Ragged(torch.randint(symbols, (int(bounds[-1]),), generator=rng), bounds)
-    many = 2 if twice else 1
-    # the place of a symbol counted from the end of its row, as a place in the values
-    turned = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
-    target = Ragged(source.values[turned].repeat_interleave(many), bounds * many)
+    copies = 2 if twice else 1
+    # position in the values of each symbol counted from the end of its row
+    reversed_positions = (bounds[:-1] + bounds[1:] - 1).repeat_interleave(lengths) - torch.arange(int(bounds[-1]))
+    target = Ragged(source.values[reversed_positions].repeat_interleave(copies), bounds * copies)
     pad, start, end = symbols, symbols + 1, symbols + 2
     whole = PairSource(source.wrap(end=end), target.wrap(start, end), pad)
-    parts = [whole.subset(part) for part in split(n, seed=seed)]
-    return Data(parts[0], parts[1], parts[2], name="reversal", task="other", classes=(*map(str, range(symbols)), "<pad>", "<s>", "</s>"))
+    classes = (*map(str, range(symbols)), "<pad>", "<s>", "</s>")
+    return Data(*subsets(whole, split(n, seed=seed)), name="reversal", task="other", classes=classes)

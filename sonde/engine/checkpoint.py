@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from ..core import tensors
+from ..core import renamed, tensors
 from ..core.errors import BadInput, DataUnusable, NoCheckpoint
 from ..runs import checkpoints
 from ..runs.checkpoints import damage_error, path_of, set_aside, steps, sweep
@@ -37,27 +37,37 @@ def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], sta
     return checkpoints.write(folder, step, contents, need, state, about)
 
 
-def read(path: Path) -> Checkpoint:
-    """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used."""
+def read(path: Path, names: Container[str] = ()) -> Checkpoint:
+    """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used.
+
+    Args:
+        names: of the model's tensors; an older version may have saved them under other names
+    """
     try:
-        return _read(path)
+        return _read(path, names)
     except BadInput:  # of a newer version: not damaged
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damage_error(path, str(error)) from error
 
 
-def _read(path: Path) -> Checkpoint:
+def _read(path: Path, names: Container[str]) -> Checkpoint:
     content, state, manifest = checkpoints.verify(path, [f"{part}.safetensors" for part in PARTS])
     parts = {part: tensors.decode(content[f"{part}.safetensors"]) for part in PARTS}
+    for part in ("model", "best"):
+        parts[part] = {renamed.tensor(name, names): value for name, value in parts[part].items()}
+    moments = ((*name.rpartition("."), value) for name, value in parts["optim"].items())
+    parts["optim"] = {f"{renamed.tensor(parameter, names)}{dot}{moment}": value for parameter, dot, moment, value in moments}
     return Checkpoint(manifest["step"], parts, state, manifest)
 
 
-def newest(folder: Path, fits: Callable[[Checkpoint], None], report: Callable[[str], None]) -> Checkpoint | None:
+def newest(
+    folder: Path, fits: Callable[[Checkpoint], None], report: Callable[[str], None], names: Container[str] = ()
+) -> Checkpoint | None:
     """The newest good checkpoint; damaged ones are renamed `bad-...`, never deleted, and reported.
 
     fits(checkpoint) raises where it cannot be loaded into the model.  None means a run without checkpoints;
-    checkpoints that are all damaged are an error.
+    checkpoints that are all damaged are an error.  `names` is as in `read`.
     """
     sweep(folder)
     refused: list[str] = []
@@ -65,7 +75,7 @@ def newest(folder: Path, fits: Callable[[Checkpoint], None], report: Callable[[s
     for step in reversed(steps(folder)):
         path = path_of(folder, step)
         try:
-            snapshot = read(path)
+            snapshot = read(path, names)
         except DataUnusable as error:
             refused.append(error.what)
             report(error.what)

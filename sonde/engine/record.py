@@ -22,7 +22,7 @@ from . import checkpoint
 from .fingerprint import differences, list_changes
 from .options import Options
 from .progress import Progress, print_line
-from .state import misfit_random_states, random_states, restore_random_states, seed_everything
+from .state import misfit_random_states, model_tensors, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
     from .loop import Loop
@@ -134,7 +134,10 @@ class Record:
         """Restore the loop from the newest good checkpoint; False where there is none and the run starts at step 0."""
         snapshot = None
         if self.owner:
-            snapshot = checkpoint.newest(self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step))
+            names = model_tensors(loop.job.model).keys()
+            snapshot = checkpoint.newest(
+                self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step), names
+            )
             self._compare(snapshot)
             self.skips = self._read_skips()
         parts, state = self.share(snapshot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -58,7 +58,7 @@ def load_model(directory: RunDirectory, recipe: Recipe, which: Which, data: Call
         model = recipe.build_model()
     finally:
         restore_random_states(caller)
-    weights = load_weights(directory, which)
+    weights = load_weights(directory, which, model_tensors(model).keys())
     try:
         misfit(model_tensors(model), weights, "tensor")
     except DataUnusable:
@@ -69,14 +69,14 @@ def load_model(directory: RunDirectory, recipe: Recipe, which: Which, data: Call
 
 
 @checked
-def load_weights(directory: RunDirectory, which: Which) -> Mapping[str, Tensor]:
-    """The weights that `load_model` loads."""
+def load_weights(directory: RunDirectory, which: Which, names: Container[str] = ()) -> Mapping[str, Tensor]:
+    """The weights that `load_model` loads; `names` are those of the model's tensors."""
     name, kept = directory.path.name, checkpoints.steps(directory.checkpoints)
     if not kept:
         raise NoCheckpoint(f"run '{name}' has no checkpoint yet", where=str(directory.path), fix="train it first")
     if isinstance(which, int) and which not in kept:
         raise BadInput(f"run '{name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
-    snapshot = checkpoint.read(checkpoints.path_of(directory.checkpoints, which if isinstance(which, int) else kept[-1]))
+    snapshot = checkpoint.read(checkpoints.path_of(directory.checkpoints, which if isinstance(which, int) else kept[-1]), names)
     final_is_best = directory.result().get("model_step", snapshot.step) != snapshot.step
     return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]
 

@@ -139,7 +139,8 @@ def checked_arguments(estimator: BaseEstimator) -> Any:
 
     scikit-learn checks in `fit`, not in the constructor: a search sets arguments without calling it, often to NumPy's numbers.
     """
-    options = constrained_arguments(type(estimator), type(estimator).__name__)
+    kind: Any = type(estimator)
+    options = constrained_arguments(kind, kind.__name__)
     return SimpleNamespace(**{name: option.check(plain(getattr(estimator, name))) for name, option in options.items()})
 
 

@@ -1,4 +1,4 @@
-"""From logits to the next token: which tokens stay, with which chances, and one draw for each row.
+"""From logits to the next token: filters, probabilities and one draw for each row.
 
 Filters and their order are those of the `transformers` package: repetition (Keskar et al., CTRL, 2019), temperature,
 top-k, top-p (Holtzman et al. 2020), min-p (Nguyen et al. 2024).
@@ -21,7 +21,7 @@ from ..core.seeds import generator
 from .sampling import Sampling
 
 HEAD = 1024
-"""likeliest tokens among which top-p looks first; sorting a whole vocabulary can take longer than a small model"""
+"""most likely tokens among which top-p looks first; sorting a whole vocabulary can take longer than a small model"""
 BLOCK = 64
 """random numbers drawn at once for each row"""
 OUT = float("-inf")
@@ -29,10 +29,10 @@ OUT = float("-inf")
 
 @final
 class Dice:
-    """Uniform numbers of each row.
+    """A stream of uniform random numbers for each row.
 
-    They follow from the seed, the row's prompt and how many equal prompts stand before it: a row draws the same numbers
-    alone and among others, and equal prompts draw different ones.
+    They depend on the seed, the row's prompt and how many equal prompts come before it: a row draws the same numbers
+    alone and in a batch, and equal prompts draw different ones.
     """
 
     def __init__(self, seed: int, prompts: Sequence[Tensor]) -> None:
@@ -66,17 +66,17 @@ def choose(logits: Tensor, how: Sampling, roll: Tensor | None = None, seen: Tens
     assert roll is not None
     below = scores.softmax(-1, dtype=torch.float64).cumsum(-1)
     finite(below[:, -1])
-    # dividing by the sum makes the last exactly 1, which is above every roll; a token without a chance is never the first above one
+    # dividing by the sum makes the last exactly 1, which is above every roll; a token of probability 0 is never the first above one
     return torch.searchsorted(below / below[:, -1:], roll.to(below.device).unsqueeze(1), right=True).squeeze(1)
 
 
 def shape_logits(logits: Tensor, how: Sampling, seen: Tensor | None = None) -> Tensor:
-    """The logits (B, V) from which a token is drawn, float32; those left out are -inf."""
+    """The filtered logits (B, V), float32; tokens left out have -inf."""
     x = logits.float()
     if seen is not None and how.repetition != 1:
         x = torch.where(seen, torch.where(x < 0, x * how.repetition, x / how.repetition), x)
     if how.temperature == 0:
-        return x  # the likeliest passes every filter
+        return x  # the most likely passes every filter
     x = x / how.temperature
     if how.top_k is not None and how.top_k < x.shape[-1]:
         x = x.masked_fill(x < x.topk(how.top_k).values[:, -1:], OUT)
@@ -89,18 +89,18 @@ def shape_logits(logits: Tensor, how: Sampling, seen: Tensor | None = None) -> T
 
 
 def _threshold(chances: Tensor, share: float) -> Tensor:
-    """(B, 1) the smallest of the largest chances that together reach a share."""
+    """(B, 1) the smallest of the largest probabilities that together reach `share`."""
     for n in (HEAD, chances.shape[-1]):
         if n <= chances.shape[-1]:
             top = chances.topk(n).values
-            inside = top.cumsum(-1) - top < share  # those before it do not reach it yet
+            inside = top.cumsum(-1) - top < share  # the probabilities before it do not reach it yet
             if n == chances.shape[-1] or not bool(inside[:, -1].any()):
                 break
     return top.gather(1, inside.sum(-1, keepdim=True) - 1)
 
 
 def finite(sums: Tensor) -> None:
-    """Refuse rows (B,) that are not numbers."""
+    """Refuse rows (B,) with NaN."""
     if not bool(sums.isfinite().all()):
         raise NumericalStop(
             "the model's logits are not numbers, so no token can be chosen",

@@ -1,9 +1,9 @@
-"""How near texts come to what they should be: BLEU and exact matches.
+"""Metrics of generated texts: BLEU and exact match.
 
     BLEU = 100 min(1, e^(1 - r/c)) (p1 p2 p3 p4)^(1/4)        (Papineni et al. 2002)
 
-p_n is the share of n-grams of all hypotheses that stand in their reference, each at most as often as there; c and r are the
-tokens of all hypotheses and of all references.  Counts are those of the corpus, without smoothing.
+p_n is the fraction of n-grams of all hypotheses that occur in their reference, each counted at most as often as there; c and r are
+the numbers of tokens of all hypotheses and of all references.  Counts are over the corpus, without smoothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def bleu(hypotheses: Tokens, references: Tokens) -> float:
 
 
 def exact(hypotheses: Sequence[object], references: Sequence[object]) -> float:
-    """Share of hypotheses that equal their reference."""
+    """Fraction of hypotheses that equal their reference."""
     _check(hypotheses, references)
     return sum(a == b for a, b in zip(hypotheses, references)) / len(references)
 

@@ -1,7 +1,7 @@
 """Decoding in one call for each token: the whole model as a program of the `decode` kernel.
 
-`prepare(model, batch)` gives something that advances like the model, with the same logits and interchangeable states: a
-prompt is read by the model itself, then single tokens by the program, and either can go on from the other's state.
+`prepare(model, batch)` returns an object that advances like the model, with the same logits and interchangeable states: a
+prompt is read by the model itself, then single tokens by the program, and either can continue from the other's state.
 
 A mixer adds its operations to the program itself, by its method `decode` (see `kernels.states`).
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from ..kernels import library
 from ..kernels.decode import ROWS, Program, Vectors, Weights
-from ..kernels.states import Memory, held_in, linear, unfit
+from ..kernels.states import Memory, cannot_decode, get_tensor, linear
 from ..models.language_model import LanguageModel, embed
 from ..nn.block import Block, FeedForward
 from ..nn.recurrence import State
@@ -29,7 +29,7 @@ FUNCTIONS = {"swiglu": "silu", "geglu": "gelu_tanh", "gelu": "gelu", "gelu_tanh"
 
 
 def prepare(model: Any, batch_size: int = 1, weights: Weights | None = None) -> Fused | None:
-    """What advances `batch` sequences in one call for each token; none where `why_not` has a reason."""
+    """An object that advances `batch` sequences in one call per token; None where `why_not` has a reason."""
     try:
         return Fused(model, batch_size, weights)
     except BadInput:
@@ -37,7 +37,7 @@ def prepare(model: Any, batch_size: int = 1, weights: Weights | None = None) -> 
 
 
 def why_not(model: Any, batch_size: int = 1) -> str:
-    """Why a model is advanced by torch; empty where the program serves."""
+    """Why a model is advanced by torch; empty where the program can run."""
     try:
         Fused(model, batch_size)
     except BadInput as problem:
@@ -46,24 +46,24 @@ def why_not(model: Any, batch_size: int = 1) -> str:
 
 
 def prepare_quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
-    """The same with matrices as bytes, a quarter to read; the prompt is still read with the model's own weights."""
+    """The same with int8 matrices, a quarter of the memory to read; the prompt is still read with the model's own weights."""
     return Fused(model, batch_size, "int8")
 
 
 @final
 class Fused:
-    """Advances a language model like itself, one token of a few sequences in one call.
+    """Advances a language model by one token of a few sequences in one call.
 
     Everything else (a prompt, gradients, training, more sequences) goes through the model.
     """
 
     def __init__(self, model: LanguageModel, batch_size: int = 1, weights: Weights | None = None) -> None:
         if problem := library.why_not():
-            raise unfit(problem)
+            raise cannot_decode(problem)
         if type(model) is not LanguageModel:
-            raise unfit(f"{type(model).__name__} is not a LanguageModel")
+            raise cannot_decode(f"{type(model).__name__} is not a LanguageModel")
         if any(part._forward_hooks or part._forward_pre_hooks for part in model.modules()):
-            raise unfit("the model has forward hooks, which a compiled program would skip")
+            raise cannot_decode("the model has forward hooks, which a compiled program would skip")
         self.model, self.weights = model, weights
         self._bytes: dict[int, tuple] = {}
         self._programs = {batch_size: _Line(model, batch_size, weights, self._bytes)}
@@ -79,7 +79,7 @@ class Fused:
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
         """tokens (B, T) after a state -> logits (B, T, vocabulary) and the next state."""
         one = state is not None and spans is None and tokens.dim() == 2 and tokens.shape[1] == 1 and len(tokens) <= ROWS
-        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.unseen([tokens]):
+        if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.is_unobserved([tokens]):
             return self.model.advance(tokens, state, spans=spans)
         assert state is not None
         line = self._programs.get(len(tokens))
@@ -90,16 +90,16 @@ class Fused:
 
 @final
 class _Line:
-    """The program of a model for so many sequences."""
+    """The program of a model for a fixed number of sequences."""
 
     def __init__(self, model: LanguageModel, rows: int, weights: Weights | None, kept: dict[int, tuple]) -> None:
         table = model.embedding.weight
         if table.dtype not in library.SUFFIX or not table.is_cpu:
-            raise unfit(f"its weights are {str(table.dtype).removeprefix('torch.')} on {table.device.type}")
+            raise cannot_decode(f"its weights are {str(table.dtype).removeprefix('torch.')} on {table.device.type}")
         self.model, self.program = model, (program := Program(rows, table.dtype, weights, kept))
         self.x = program.tensor("x", model.width)
         self.memories: list[Memory] = []
-        # The sum of the branches is shared; each thread has a norm of it for itself.
+        # The residual stream is shared; each thread computes its norm for itself.
         total = x = program.add_shared("x", model.width)
         for i, block in enumerate(model.stack.blocks):
             x = self._block(block, str(i), total, x)
@@ -110,10 +110,10 @@ class _Line:
 
     def _block(self, block: nn.Module, part: str, total: Vectors, x: Vectors) -> Vectors:
         if type(block) is not Block or block.cross is not None:
-            raise unfit("a block looks at another sequence" if type(block) is Block else f"a block is a {type(block).__name__}")
+            raise cannot_decode("a block looks at another sequence" if type(block) is Block else f"a block is a {type(block).__name__}")
         decode = getattr(block.mixer, "decode", None)
         if decode is None:
-            raise unfit(f"mixer {type(block.mixer).__name__} has no operations in the program")
+            raise cannot_decode(f"mixer {type(block.mixer).__name__} has no operations in the program")
         inner = x if block.post else self._norm(block.norm, total)
         self.memories.append(decode(self.program, part, inner, total, x if block.post else total))
         x = self._norm(block.norm, total) if block.post else total
@@ -132,32 +132,32 @@ class _Line:
         elif type(norm) is nn.RMSNorm and norm.normalized_shape == (width,):
             self.program.norm(x, y, width, norm.weight, None, torch.finfo(self.program.dtype).eps if norm.eps is None else norm.eps)
         else:
-            raise unfit(f"a norm is a {type(norm).__name__}")
+            raise cannot_decode(f"a norm is a {type(norm).__name__}")
         return y
 
     def advance(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """tokens (B, 1) after a state -> logits (B, 1, vocabulary) and the next state."""
         model = self.model
-        x, place = embed(model.embedding, tokens, model.scale), State()
+        x, position = embed(model.embedding, tokens, model.scale), State()
         if model.positions is not None:
-            x, place = model.positions(x, {"seen": held_in(state, "place.seen", (len(tokens),))})
+            x, position = model.positions(x, {"seen": get_tensor(state, "positions.seen", (len(tokens),))})
         self.x.copy_(x.squeeze(1))
         logits = x.new_empty(len(tokens), 1, model.vocabulary)
         self.last.y.data = logits.data_ptr()
         seen = next((value for name, value in state.items() if name.endswith(".length")), tokens)
-        after = self._bind(state, place, seen, moving=False)
+        after = self._bind(state, position, seen, moving=False)
         if not self.program.run(seen):
-            after = self._bind(state, place, seen, moving=True)
+            after = self._bind(state, position, seen, moving=True)
             if not self.program.run(seen):
-                raise AssertionError("a state that moved has no room")
+                raise AssertionError("a state that was moved has no capacity")
         if self.shrink != 1:
             logits *= self.shrink
         later = seen + 1
         return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
 
-    def _bind(self, state: State, place: State, seen: Tensor, *, moving: bool) -> State:
-        """What the state will be after the program ran on this one, but for the lengths."""
-        after = {f"place.{name}": value for name, value in place.items()}
+    def _bind(self, state: State, position: State, seen: Tensor, *, moving: bool) -> State:
+        """The state after the program ran on this one, except for the lengths."""
+        after = {f"positions.{name}": value for name, value in position.items()}
         for memory in self.memories:
             memory.bind(state, seen, after, moving)
         if after.keys() != state.keys():
@@ -172,7 +172,7 @@ class _Line:
 def _network(program: Program, ffn: nn.Module, x: Vectors, y: Vectors, add: Vectors) -> None:
     """y = add + the network of each token."""
     if type(ffn) is not FeedForward:
-        raise unfit(f"a block's network is a {type(ffn).__name__}")
+        raise cannot_decode(f"a block's network is a {type(ffn).__name__}")
     (up, bias), f = linear(ffn.up), FUNCTIONS[ffn.kind]
     hidden = program.add_shared("hidden", len(up))
     if ffn.gate is None:

@@ -1,4 +1,4 @@
-"""How likely given answers are: log p(answer | prompt) under a model, without generating anything.
+"""Log-likelihood of given answers, log p(answer | prompt), without generating anything.
 
 B batch, C answers, N tokens, V vocabulary.
 """
@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..core.errors import BadInput
 from ..nn.recurrence import State
-from .sample import Advances, Position, Rows, at_rest, check, pad_prompts, pieces, read
+from .sample import Advances, DecodingState, Rows, at_rest, check, pad_prompts, pieces, read
 
 
 @torch.no_grad()
 def logprobs(model: Advances, prompts: Rows, answers: Rows, *, state: State | None = None) -> Tensor:
-    """(B, N) log-probability of each token of the answers, one answer for each prompt; 0 behind the end of one.
+    """(B, N) log-probability of each token of the answers, one answer per prompt; 0 after its end.
 
     Args:
         state: what the model has read before the prompts
@@ -38,7 +38,7 @@ def score(model: Advances, prompts: Rows, answers: Rows, *, state: State | None 
 def rank_answers(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, mean: bool = False) -> Tensor:
     """(B, C) log-probability of each of the same C answers after each prompt, which is read once.
 
-    The likeliest answer is a class: `rank_answers(...).argmax(1)`.
+    The most likely answer is a class: `rank_answers(...).argmax(1)`.
 
     Args:
         mean: per token, so that a longer answer is not less likely by its length alone
@@ -46,18 +46,18 @@ def rank_answers(model: Advances, prompts: Rows, answers: Sequence[Tensor], *, m
     lengths = pad_prompts(answers, "an answer")[1]
     check(model, prompts, int(lengths.max()))
     with at_rest(model):
-        B, C, place = len(prompts), len(answers), read(model, prompts)
-        each = Position(place.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in place.state.items()})
+        B, C, current = len(prompts), len(answers), read(model, prompts)
+        each = DecodingState(current.logits.repeat_interleave(C, 0), {name: s.repeat_interleave(C, 0) for name, s in current.state.items()})
         log_probs = _follow(model, each, list(answers) * B).sum(1).view(B, C)
     return log_probs / lengths if mean else log_probs
 
 
-def _follow(model: Advances, place: Position, answers: Rows) -> Tensor:
-    """(B, N) log-probability of each token that follows the place."""
+def _follow(model: Advances, current: DecodingState, answers: Rows) -> Tensor:
+    """(B, N) log-probability of each token that follows `position`."""
     rows, lengths = pad_prompts(answers, "an answer")
-    expected = [place.logits.unsqueeze(1)]
+    expected = [current.logits.unsqueeze(1)]
     if rows.shape[1] > 1:  # the last token is only predicted, never read
-        expected += [logits for _, _, logits, _ in pieces(model.advance, rows[:, :-1], lengths - 1, place.state)]
+        expected += [logits for _, _, logits, _ in pieces(model.advance, rows[:, :-1], lengths - 1, current.state)]
     log_probs, start = [], 0
     for logits in expected:
         tokens = rows[:, start : start + logits.shape[1]]

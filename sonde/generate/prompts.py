@@ -13,10 +13,10 @@ class Layout:
     """How a demonstration is written.
 
     Args:
-        ask: what stands before a question
-        answer: what stands before an answer
-        between: what stands between lines; generation may stop at it
-        head: what stands before the first demonstration, such as an instruction
+        ask: text before a question
+        answer: text before an answer
+        between: text between lines; generation may stop at it
+        head: text before the first demonstration, such as an instruction
     """
 
     ask: str = "Input: "

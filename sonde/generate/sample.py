@@ -1,8 +1,8 @@
-"""Generation: read prompts, then choose one token after the other, each by what the model expects next.
+"""Generation: read prompts, then sample one token after the other.
 
 A model is anything with `advance(tokens (B, T), state, spans=...) -> (logits (B, T, V), state)`.  A prompt is read in
-pieces, so a mixer with a state of fixed size needs no more memory for a longer one.  An encoder-decoder goes on from what
-it read: `generate(model, starts, new, state=model.begin(source, lengths))`, where `starts` (B, 1) are start tokens.
+pieces, so a mixer with a state of fixed size needs no more memory for a longer one.  An encoder-decoder continues from its
+source: `generate(model, starts, new, state=model.begin(source, lengths))`, where `starts` (B, 1) are start tokens.
 
 B batch, T time, V vocabulary.
 """
@@ -35,11 +35,11 @@ PIECE = 512
 Rows = Tensor | Sequence[Tensor]
 """rows of tokens: a tensor (B, T), or tensors (T,) of any lengths"""
 Weights = Literal["int8"] | None
-"""how weights are kept while generating; None as they are"""
+"""precision of the weights while generating; None is unchanged"""
 
 
 class Advances(Protocol):
-    """What generation asks of a model."""
+    """The interface that generation needs of a model."""
 
     training: bool
 
@@ -56,7 +56,7 @@ class GenerationStep:
     tokens: Tensor
     """(B,); pad in rows that had ended"""
     logits: Tensor
-    """(B, V) what the model expected"""
+    """(B, V) logits of the model"""
     open: Tensor
     """(B,) rows that had not ended before this token"""
 
@@ -83,9 +83,9 @@ def generate(
 
     Args:
         state: what the model has read before the prompts
-        stop: what ends a row, which then emits pad; and which tokens never come
-        stream: given the tokens (B,) of each step as they come
-        weights: 'int8' reads a quarter of the memory for each token, at slightly other values
+        stop: what ends a row, which then emits pad; and which tokens are excluded
+        stream: called with the tokens (B,) of each step
+        weights: 'int8' reads a quarter of the memory for each token, with slightly different values
         sampling: the options of `Sampling`: temperature, top_k, top_p, min_p, repetition, seed
     """
     tokens = []
@@ -108,21 +108,21 @@ def steps(
     weights: Weights = None,
     **sampling: Any,
 ) -> Iterator[GenerationStep]:
-    """The same, one step after the other, with what the model expected at each."""
+    """The same, one step after the other, with the logits of each."""
     how, stop = Sampling.of(sampling), stop or Stop()
     check(model, prompts, new, state)
     rng = Dice(how.seed, prompts) if how.temperature else None  # type: ignore[arg-type]
     with at_rest(model):
-        place, fast = read(model, prompts, state), prepare(model, len(prompts), weights)
-        seen = _prompt_tokens(prompts, place.logits) if how.repetition != 1 else None
-        open = torch.ones(len(place.logits), dtype=torch.bool, device=place.logits.device)
+        current, fast = read(model, prompts, state), prepare(model, len(prompts), weights)
+        seen = _prompt_tokens(prompts, current.logits) if how.repetition != 1 else None
+        open = torch.ones(len(current.logits), dtype=torch.bool, device=current.logits.device)
         so_far = open.new_empty(len(open), 0, dtype=torch.long)
         watched = bool(stop.ends or stop.strings)
         for i in range(new):
-            tokens = choose(stop.mask_scores(place.logits), how, rng and rng.roll(), seen)
+            tokens = choose(stop.mask_scores(current.logits), how, rng and rng.roll(), seen)
             if watched:
                 tokens = torch.where(open, tokens, stop.pad)
-            yield GenerationStep(tokens, place.logits, open)
+            yield GenerationStep(tokens, current.logits, open)
             if seen is not None:
                 seen.scatter_(1, tokens.unsqueeze(1), True)
             if watched:
@@ -131,18 +131,18 @@ def steps(
                 if not bool(open.any()):
                     return
             if i + 1 < new:
-                place = last(fast, tokens.unsqueeze(1), place.state)
+                current = last(fast, tokens.unsqueeze(1), current.state)
 
 
-class Position(NamedTuple):
-    """Where a model stands: what it expects next (B, V), and its state."""
+class DecodingState(NamedTuple):
+    """Logits of the next token (B, V), and the state of the model."""
 
     logits: Tensor
     state: State
 
 
-def read(model: Advances, prompts: Rows, state: State | None = None) -> Position:
-    """Where the model stands after each prompt."""
+def read(model: Advances, prompts: Rows, state: State | None = None) -> DecodingState:
+    """Logits and state after each prompt."""
     rows, lengths = pad_prompts(prompts)
     # Logits are needed at the ends only: with a large vocabulary those of every token are most of the work, and of the memory.
     advance, head = (model.features, model.logits) if isinstance(model, LanguageModel) else (model.advance, None)
@@ -155,7 +155,7 @@ def read(model: Advances, prompts: Rows, state: State | None = None) -> Position
             ends = here if start == 0 else torch.where((count > 0).unsqueeze(1), here, ends)
         state = after
     assert state is not None
-    return Position(ends if head is None else head(ends), state)
+    return DecodingState(ends if head is None else head(ends), state)
 
 
 def pieces(
@@ -170,10 +170,10 @@ def pieces(
         yield start, count, every, state
 
 
-def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> Position:
-    """Where the model stands after tokens (B, T)."""
+def last(model: Advances | fused.Fused, tokens: Tensor, state: State | None) -> DecodingState:
+    """Logits and state after tokens (B, T)."""
     logits, state = model.advance(tokens, state)
-    return Position(logits[:, -1], state)
+    return DecodingState(logits[:, -1], state)
 
 
 def pad_prompts(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
@@ -188,7 +188,7 @@ def pad_prompts(rows: Rows, what: str = "a prompt") -> tuple[Tensor, Tensor]:
 
 
 def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> None:
-    """Refuse what cannot be generated before anything is."""
+    """Check the request before anything is generated."""
     kind = type(model).__name__
     if not callable(getattr(model, "advance", None)) or not getattr(model, "causal", True):
         raise BadInput(
@@ -209,19 +209,19 @@ def check(model: Any, prompts: Rows, new: int, state: State | None = None) -> No
 
 
 def max_length(model: Any) -> int | None:
-    """Tokens of the longest sequence that a model can read; none is any number."""
+    """The longest sequence that a model can read, in tokens; None is unlimited."""
     positions = getattr(model, "positions", None)
-    return positions.places if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
+    return positions.max_positions if isinstance(positions, Positions) and positions.kind != "sinusoidal" else None
 
 
 def _before(state: State | None) -> int:
-    """Places that are taken already."""
-    return 0 if state is None or "place.seen" not in state else int(state["place.seen"].max())
+    """How many positions the state has used."""
+    return 0 if state is None or "positions.seen" not in state else int(state["positions.seen"].max())
 
 
 @contextmanager
 def at_rest(model: Advances) -> Iterator[None]:
-    """The model without dropout; afterwards as it was."""
+    """Evaluation mode inside the `with`; afterwards the mode it had."""
     training = model.training
     model.train(False)
     try:
@@ -231,7 +231,7 @@ def at_rest(model: Advances) -> Iterator[None]:
 
 
 def prepare(model: Advances, batch_size: int, weights: Weights) -> Advances | fused.Fused:
-    """The fastest way there is to advance this model with a batch of this size."""
+    """The fastest implementation that advances this model with a batch of this size."""
     fast = fused.prepare(model, batch_size, weights)
     if fast is None and weights is not None:
         raise BadInput(f"{weights} weights cannot be used: {fused.why_not(model, batch_size)}", where="generate", fix="leave weights out")

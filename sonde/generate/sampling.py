@@ -12,13 +12,13 @@ from ..core.options import Range, resolve
 @final
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Which tokens may come, and how they are drawn.
+    """How the next token is sampled.
 
     Args:
-        temperature: below 1 prefers likely tokens; 0 always takes the likeliest
+        temperature: below 1 prefers likely tokens; 0 always takes the most likely
         top_k: sample from the N most likely tokens
         top_p: nucleus sampling: sample from the most likely tokens that make up this probability
-        min_p: leave out tokens with less than this share of the likeliest one's probability
+        min_p: leave out tokens with less than this fraction of the most likely one's probability
         repetition: above 1 makes tokens that are already in the text less likely
         seed: of the draws
     """

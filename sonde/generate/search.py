@@ -1,8 +1,8 @@
-"""Beam search: of all texts keep the K likeliest beginnings, and go on with these.
+"""Beam search: keep the K most likely partial texts, and extend these.
 
 A text of n new tokens has the score  log p(text) / n^power; power 1 compares means per token, 0 whole probabilities.  The
-search of a prompt ends when no beginning can still beat the K best texts that have ended: a log-probability only falls, so
-a beginning is worth at most its own, divided by the largest n^power still possible.
+search of a prompt ends when no partial text can still beat the K best finished ones: a log-probability only falls, so
+a partial text scores at most its own, divided by the largest n^power still possible.
 
 B batch, K beams, N tokens, V vocabulary.
 """
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..core.options import Range, checked
 from ..nn.recurrence import State
 from .choice import OUT, finite
-from .sample import Advances, Position, Rows, Weights, at_rest, check, last, prepare, read
+from .sample import Advances, DecodingState, Rows, Weights, at_rest, check, last, prepare, read
 from .stop import Stop
 
 
@@ -45,11 +45,11 @@ def beam(
     state: State | None = None,
     weights: Weights = None,
 ) -> Beams:
-    """The likeliest continuations of at most `new` tokens that the search finds.
+    """The most likely continuations of at most `new` tokens that the search finds.
 
     Args:
-        beams: beginnings kept for each prompt; 1 is greedy
-        power: of the length by which a log-probability is divided; larger prefers longer texts
+        beams: partial texts kept for each prompt; 1 is greedy
+        power: length penalty: a log-probability is divided by length^power; larger prefers longer texts
         stop: as in `generate`
         state: as in `generate`
         weights: as in `generate`
@@ -57,24 +57,24 @@ def beam(
     check(model, prompts, new, state)
     stop = stop or Stop()
     with at_rest(model):
-        place, fast = read(model, prompts, state), prepare(model, len(prompts) * beams, weights)
-        B, V = place.logits.shape
-        device = place.logits.device
+        current, fast = read(model, prompts, state), prepare(model, len(prompts) * beams, weights)
+        B, V = current.logits.shape
+        device = current.logits.device
         mine = torch.arange(B * beams, device=device)
-        place = _select(place, mine // beams)
+        current = _select(current, mine // beams)
         tokens = torch.empty(B, beams, 0, dtype=torch.long, device=device)
         scores = torch.full((B, beams), OUT, dtype=torch.float64, device=device)
-        scores[:, 0] = 0  # all beams of a prompt begin alike: one of them is enough
+        scores[:, 0] = 0  # all beams of a prompt start equal: one of them is enough
         hypotheses = Beams(
             torch.full((B, beams, new), stop.pad, device=device),
             torch.full_like(scores, OUT),
             torch.zeros(B, beams, dtype=torch.long, device=device),
         )
         live = torch.ones(B, dtype=torch.bool, device=device)
-        width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # so many that K go on, even if every beam could end now
+        width = min(beams * max(2, 1 + len(stop.ends)), beams * V)  # enough that K continue, even if every beam ends now
         for n in range(1, new + 1):
-            finite(place.logits.amax(-1))
-            total = scores.unsqueeze(-1) + stop.mask_scores(place.logits.float().log_softmax(-1)).view(B, beams, V)
+            finite(current.logits.amax(-1))
+            total = scores.unsqueeze(-1) + stop.mask_scores(current.logits.float().log_softmax(-1)).view(B, beams, V)
             best, where = total.flatten(1).topk(width)
             parent = where // V
             grown = torch.cat([_gather_rows(tokens, parent), (where % V).unsqueeze(-1)], -1)
@@ -84,14 +84,14 @@ def beam(
             scores, going = best.masked_fill(over, OUT).topk(beams)
             live = live & (scores[:, 0] / (new if power > 0 else n) ** power > hypotheses.scores[:, -1])
             if beams == 1:
-                live = live & ~ended[:, 0]  # greedy: there is one text, and it has ended
+                live = live & ~ended[:, 0]  # greedy: the only text has ended
             if not bool(live.any()):
                 break
             tokens = _gather_rows(grown, going)
             order = (parent.gather(1, going) + beams * torch.arange(B, device=device).unsqueeze(1)).flatten()
             if not torch.equal(order, mine):  # a copy of all that was read, so only where it is needed
-                place = _select(place, order)
-            place = last(fast, tokens[:, :, -1].reshape(-1, 1), place.state)
+                current = _select(current, order)
+            current = last(fast, tokens[:, :, -1].reshape(-1, 1), current.state)
     longest = int(hypotheses.lengths.max())
     return hypotheses._replace(tokens=hypotheses.tokens[:, :, :longest])
 
@@ -112,5 +112,5 @@ def _gather_rows(tokens: Tensor, rows: Tensor) -> Tensor:
     return tokens.gather(1, rows.unsqueeze(-1).expand(-1, -1, tokens.shape[-1]))
 
 
-def _select(place: Position, rows: Tensor) -> Position:
-    return Position(place.logits[rows], {name: s.index_select(0, rows) for name, s in place.state.items()})
+def _select(current: DecodingState, rows: Tensor) -> DecodingState:
+    return DecodingState(current.logits[rows], {name: s.index_select(0, rows) for name, s in current.state.items()})

@@ -1,4 +1,4 @@
-"""When a text has ended: at an end token, or where it holds a stop string; and which tokens are no text at all.
+"""When a text ends: at an end token or a stop string; and which tokens are never generated.
 
 B batch, N tokens so far, V vocabulary.
 """
@@ -18,14 +18,14 @@ from ..data.text.tokenizer import Tokenizer
 @final
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """What ends a row, and what never stands in it.
+    """What ends a row, and which tokens it never contains.
 
     Args:
-        end: a token that ends it, or several
-        texts: a string that ends it, or several; the tokens that spell it are still emitted
-        tokenizer: what spells tokens, needed with `texts`
+        end: one or more end tokens
+        texts: one or more stop strings; the tokens that spell them are still emitted
+        tokenizer: decodes tokens; needed with `texts`
         pad: the token that a row emits after its end
-        barred: tokens that never come, however likely, such as `no_text(tokenizer)`
+        barred: tokens that are never generated, such as `no_text(tokenizer)`
     """
 
     end: int | tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class Stop:
         if "" in self.strings:
             raise BadInput("a stop string is empty", where="Stop", fix="give at least one character")
         if self.strings and self.tokenizer is None:
-            raise BadInput("stop strings need a tokenizer that spells tokens", where="Stop", fix="give tokenizer=...")
+            raise BadInput("stop strings need a tokenizer", where="Stop", fix="give tokenizer=...")
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -50,11 +50,11 @@ class Stop:
 
     @property
     def reach(self) -> int:
-        """How many of the last tokens decide: each spells a byte or more, but for a few special ones."""
+        """How many of the last tokens can contain a stop string: each decodes to at least one byte, except a few special ones."""
         return max((len(text.encode()) + 8 for text in self.strings), default=1)
 
     def mask_scores(self, scores: Tensor) -> Tensor:
-        """Scores (..., V) of tokens, -inf for those that never come."""
+        """Scores (..., V) of tokens, -inf for barred ones."""
         return scores.index_fill(-1, torch.tensor(self.barred, device=scores.device), float("-inf")) if self.barred else scores
 
     def reached(self, tokens: Tensor) -> Tensor:
@@ -68,5 +68,5 @@ class Stop:
 
 
 def no_text(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Tokens that stand for text one does not have: the unknown one, and padding.  A model may expect them; no text holds them."""
+    """Tokens that are not text: the unknown token and padding.  A model may predict them; no text contains them."""
     return tuple(number for name, number in tokenizer.specials.items() if name in ("unknown", "pad"))

@@ -1,4 +1,4 @@
-"""Texts that go on: prompts in words, new text in pieces that can be shown as they come."""
+"""Text continuation: prompts as strings, new text in pieces that can be streamed."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .search import beam
 from .stop import Stop, no_text
 
 CONTEXT = 16
-"""tokens of a prompt that decide how the next one is spelled"""
+"""last tokens of a prompt that decide how the next one is decoded"""
 
 
 @final
 class Writer:
-    """The text of one row as its tokens come: never a part of a character, never a part of a stop string.
+    """Streams the text of one row: never part of a character, never part of a stop string.
 
     Args:
-        prompt: tokens before the first; some tokenizers spell a token differently at the beginning of a text
+        prompt: tokens before the first; some tokenizers decode a token differently at the beginning of a text
         stop: what ends the text; it is not part of it
     """
 
@@ -38,7 +38,7 @@ class Writer:
         """an end token or a stop string has come"""
 
     def add(self, token: int) -> str:
-        """The text that can be shown now that this token has come."""
+        """Take one more token; return the text that can be shown now."""
         if token in self._stop.ends:
             text = self.finish()
             self.ended = True
@@ -47,7 +47,7 @@ class Writer:
         return self._next(whole=False)
 
     def finish(self) -> str:
-        """What was held back, when no more tokens come."""
+        """The text that was held back, when there are no more tokens."""
         return self._next(whole=True)
 
     def _next(self, whole: bool) -> str:
@@ -55,19 +55,19 @@ class Writer:
         if self.ended:
             return ""
         self._held += self._pending_text(whole)
-        places = [place for place in map(self._held.find, self._stop.strings) if place >= 0]
-        self.ended = bool(places)
+        starts = [start for start in map(self._held.find, self._stop.strings) if start >= 0]
+        self.ended = bool(starts)
         overlap = 0 if whole else max(map(self._partial_stop, self._stop.strings), default=0)
-        count = min(places) if places else len(self._held) - overlap
+        count = min(starts) if starts else len(self._held) - overlap
         text, self._held = self._held[:count], self._held[count:]
         return text
 
     def _pending_text(self, whole: bool) -> str:
-        """Text of the tokens not told yet; none while it may end inside a character."""
+        """Text of the tokens not shown yet; None while it may end inside a character."""
         before, now = self._decode(self._emitted), self._decode(len(self._tokens))
         if len(now) <= len(before) or (now.endswith(UNKNOWN) and not whole):
             return ""
-        # the tokens told last stay, as the context of the next
+        # the tokens shown last stay, as the context of the next
         self._tokens, self._emitted = self._tokens[self._emitted :], len(self._tokens) - self._emitted
         return now[len(before) :]
 
@@ -90,13 +90,13 @@ def complete(
     weights: Weights = None,
     **sampling: Any,
 ) -> list[str]:
-    """How the model goes on with each prompt, by at most `new` tokens; without end token and stop string.
+    """Continue each prompt by at most `new` tokens; end token and stop string are left out.
 
-    The tokens that are no text (`no_text`) never come.
+    Tokens that are not text (`no_text`) are never generated.
 
     Args:
         stop: end tokens and stop strings
-        stream: given (row, piece of text) as it comes
+        stream: called with (row, piece of text) as it is generated
         weights: as in `generate`
         sampling: options of `generate`
     """
@@ -107,7 +107,7 @@ def complete(
 
 
 def read_prompt(tokenizer: Tokenizer, text: str, where: str = "complete") -> Tensor:
-    """Tokens of a prompt, or an error that says what of it the model never saw."""
+    """Tokens of a prompt, or an error that names the part the model never saw."""
     tokens = tokenizer.encode(text).long()
     if not len(tokens):
         raise BadInput("the prompt is empty", where=where, fix="give at least one character")
@@ -154,7 +154,7 @@ def decode_answer(tokenizer: Tokenizer, prompt: Tensor, tokens: Tensor, stop: St
 def translate(
     model: Any, texts: Sequence[str], tokenizers: tuple[Tokenizer, Tokenizer], new: int, *, beams: int = 1, power: float = 1.0
 ) -> list[str]:
-    """What an encoder-decoder writes for each text, at most `new` tokens: the likeliest that a beam search finds.
+    """Outputs of an encoder-decoder for each text, at most `new` tokens: the best of a beam search.
 
     Args:
         tokenizers: of the source and of the target, with special tokens as in `data.text.pairs`

@@ -12,7 +12,6 @@ d output / d node; where a node is used several times, the contributions of all 
 from __future__ import annotations
 
 import json
-import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput, nearest
-from ..core.reading import Reading, Table, plain
+from ..core.reading import Reading, Table, finite, plain
 from .vjp import FLAT, RULES
 
 LEAVES = ("input", "parameter", "buffer", "constant")
@@ -111,7 +110,9 @@ class Graph:
 
     def __call__(self, *inputs: Tensor) -> Any:
         """The outputs of the function: one tensor, or a tuple of them."""
-        values = self.run(*inputs)
+        return self._outputs(self.run(*inputs))
+
+    def _outputs(self, values: Mapping[str, Any]) -> Any:
         outputs = tuple(values[name] for name in self.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -121,8 +122,7 @@ class Graph:
             values = self.run(*inputs)
         for node in self:
             node.value, node.adjoint = values[node.name], None
-        outputs = tuple(values[name] for name in self.outputs)
-        return outputs[0] if len(outputs) == 1 else outputs
+        return self._outputs(values)
 
     # Backward
 
@@ -249,11 +249,11 @@ class Graph:
         body = []
         for node in self:
             entry: dict[str, Any] = {"name": node.name, "op": node.op, "inputs": node.inputs, "shape": node.shape}
-            entry |= {"value": _finite(level(node.value)), "adjoint": _finite(level(node.adjoint))}
+            entry |= {"value": level(node.value), "adjoint": level(node.adjoint)}
             if values:
-                entry |= {"values": _finite(plain(node.value)), "adjoints": _finite(plain(node.adjoint))}
+                entry |= {"values": plain(node.value), "adjoints": plain(node.adjoint)}
             body.append(entry)
-        return json.dumps({"nodes": body, "outputs": self.outputs}, allow_nan=False)
+        return json.dumps(finite({"nodes": body, "outputs": self.outputs}), allow_nan=False)
 
     def dot(self) -> str:
         """The graph in the language of Graphviz."""
@@ -598,12 +598,6 @@ def level(value: Any) -> float | None:
     if not isinstance(value, Tensor) or not value.numel() or value.is_complex():
         return None
     return float(value) if value.numel() == 1 else float(value.double().square().mean().sqrt())
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value if not isinstance(value, float) or math.isfinite(value) else None
 
 
 # Checks of arguments

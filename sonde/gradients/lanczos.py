@@ -48,8 +48,8 @@ class Spectrum(NamedTuple):
         return float(self.values[-1])
 
 
-@torch.no_grad()
 @checked
+@torch.no_grad()
 def lanczos(product: Product, start: Tensor, steps: Count, tolerance: Annotated[float, Range(0)] = 0.0, keep: bool = True) -> Spectrum:
     """Ritz values of a symmetric operator after at most `steps` products.
 

@@ -130,9 +130,8 @@ def _places(layers: list[list[Item]], edges: Mapping[str, list[str]], width: int
         for item in layer:
             item_width = _wide(item)
             sources: list[Item] = [(item[0], row - 1)] if isinstance(item, tuple) else [(name, row - 1) for name in edges[item]]
-            known = [
-                positions.get(source, positions.get(source[0]))[0] for source in sources if source in positions or source[0] in positions
-            ]  # type: ignore[index]
+            nodes_or_slots = (positions.get(source) or positions.get(source[0]) for source in sources)
+            known = [position[0] for position in nodes_or_slots if position is not None]
             center = min(max(_mean(known, left + item_width / 2), x + item_width / 2), right + item_width / 2)
             positions[item] = (center, y)
             x = center + item_width / 2 + GAP

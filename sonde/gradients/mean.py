@@ -36,7 +36,7 @@ def full_batch(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> fl
     return objective(model, batch).backward()
 
 
-def sharded_batch(
+def sharded(
     model: nn.Module,
     objective: Any,
     flat: Flat,

@@ -1,8 +1,8 @@
-"""Curves of neurons, y = f(x) or with a gate y = f(x) up, each way in one pass over memory.
+"""Activations, y = f(x) or with a gate y = f(x) up, forward and backward in one pass over memory each.
 
-torch takes several passes, and its tanh three times as long as an exponential.  (Its exact GELU is as fast as one can be,
-so there is none here.)  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's operations serve, with
-the same result.
+torch takes several passes, and its tanh three times as long as an exponential.  (Its exact GELU cannot be made faster, so it
+is not here.)  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's operations run, with the same
+result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .library import SUFFIX, available, function, is_observed
 
 KernelActivation = Literal["silu", "gelu_tanh"]
 LEAST = 1 << 15
-"""elements for which the call's microseconds are paid back"""
+"""smallest number of elements for which the kernel is faster"""
 _Row = ctypes.c_int64 * 9
 
 
@@ -60,7 +60,7 @@ class _Activate(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, up = ctx.saved_tensors
-        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
+        if torch.is_grad_enabled():  # double backward: let torch record it
             wanted = [one for one in (x, up) if one is not None and one.requires_grad]
             gradients = iter(torch.autograd.grad(_reference(x, ctx.kind, up), wanted, dy, create_graph=True))
             return *(next(gradients) if one is not None and one.requires_grad else None for one in (x, up)), None

@@ -1,7 +1,7 @@
 """Exact softmax attention, o_i = sum_j softmax_j(scale q_i . k_j) v_j, forward and backward, for short sequences.
 
-torch's own kernel works in blocks that are as large as such a sequence, and computes the pairs that a causal order leaves
-out.  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's serves, with the same result.
+torch's own kernel works in blocks as large as such a sequence, and computes masked pairs too.  Where the call is observed (a
+compiler, a transform, a counter of FLOPs) torch's kernel runs, with the same result.
 
 B batch, H heads, G key groups (head h uses k and v of group h // (H/G)), T queries, N keys, K key width, V value width.
 """
@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from .library import SUFFIX, available, function, is_observed, rows
 
 LONGEST = 2048
-"""keys; beyond it nothing was measured, and the keys of a task leave the cache"""
+"""largest number of keys; beyond it the keys of a task do not fit the cache"""
 LEAST = 3 << 17
-"""products for which the call's fifty microseconds are paid back"""
+"""smallest number of products for which the kernel is faster"""
 _FIELDS = ("q", "k", "v", "out", "dout", "dq", "dk", "dv")
 _Row = ctypes.c_int64 * (4 * len(_FIELDS) + 11)
 
@@ -34,7 +34,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) 
 
 
 def _can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
+    """Whether the kernel can run and is faster; torch reports shapes that do not match."""
     return (
         not is_observed((q, k, v))
         and q.is_cpu
@@ -65,7 +65,7 @@ def _call(name: str, tensors: dict[str, Tensor], log_sum: Tensor, scale: float, 
 
 
 def _empty(like: Tensor, width: int) -> Tensor:
-    """Room for [B, H, T, width] in the memory order [B, T, H, width]: joining heads is then free."""
+    """An empty [B, H, T, width] in the memory order [B, T, H, width], so that merging heads is free."""
     B, H, T, _ = like.shape
     return like.new_empty(B, T, H, width).transpose(1, 2)
 
@@ -83,7 +83,7 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, log_sum = ctx.saved_tensors
-        if torch.is_grad_enabled():  # this gradient will be differentiated again: let torch record it
+        if torch.is_grad_enabled():  # double backward: let torch record it
             wanted = [x for x in (q, k, v) if x.requires_grad]
             gradients = iter(torch.autograd.grad(_reference(q, k, v, ctx.scale, ctx.causal), wanted, dout, create_graph=True))
             return *(next(gradients) if x.requires_grad else None for x in (q, k, v)), None, None

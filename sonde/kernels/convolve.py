@@ -1,8 +1,8 @@
-"""Convolution of images with windows of 3 x 3 that keep their size, and its gradients, in a quarter of the products.
+"""3 x 3 convolution of images with padding 1 and its gradients by Winograd's algorithm, with a quarter of the products.
 
-torch sums every window directly; here tiles of 4 x 4 pixels go to six points along each axis, where a convolution is one product
-for each, and back (see convolve.c).  Images must be laid out channels last.  The number of threads changes no bit.  Where
-the call is observed, or there is little to do, torch's own operation serves.
+torch sums every window directly; here tiles of 4 x 4 pixels are transformed to six points along each axis, where a convolution
+is one product per point, and back (see convolve.c).  Images must be channels last.  The result does not depend on the number
+of threads.  Where the call is observed, or the image is small, torch's own operation runs.
 
 Rounding is two to three times torch's where pixels are of about one size.  It is shared by the pixels of a tile: beside a pixel
 10,000 times as large as the others these lose four digits, and beside one that is infinite or not a number so are all of its tile.
@@ -24,11 +24,11 @@ from .library import SUFFIX, available, channels_last, function, is_observed
 TILE = 4
 """pixels of a side"""
 FEWEST = 48
-"""tiles; with fewer, taking the windows to the points costs more than it saves"""
+"""smallest number of tiles; with fewer, transforming the weights costs more than it saves"""
 NARROWEST = 16
-"""channels in and out; with fewer most of the time goes to taking tiles to the points and back"""
+"""smallest number of channels in and out; with fewer, the transforms of tiles dominate"""
 WIDEST = 1 << 17
-"""channels in times out; the points of more windows outgrow the caches"""
+"""largest product of channels in and out; the transformed weights of more do not fit the caches"""
 _POINTERS = ("x", "weight", "bias", "other", "dy", "y", "dweight", "u")
 _SIZES = ("images", "height", "width", "channels_in", "channels_out", "relu", "threads", "of_out", "of_in", "of_row", "of_column")
 
@@ -47,7 +47,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def can_run(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
+    """Whether the kernel can run and is faster; torch reports shapes that do not match."""
     if x.dim() != 4 or weight.dim() != 4 or x.dtype not in SUFFIX or not x.is_cpu or is_observed((x, weight, bias)):
         return False
     (images, channels, height, width), out = x.shape, weight.shape[0]
@@ -68,7 +68,7 @@ def can_run(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
 
 @final
 class PreparedConvolution:
-    """A convolution for inference whose windows are at their points already; a sum and a ReLU may follow in the same call."""
+    """A convolution for inference with transformed weights; a sum and a ReLU may follow in the same call."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, relu: bool = False) -> None:
         out, channels = weight.shape[:2]
@@ -117,7 +117,7 @@ def _sizes(x: Tensor, y: Tensor) -> tuple[int, ...]:
 
 
 def _images(like: Tensor, channels: int) -> Tensor:
-    """Room for images of the same size with so many channels."""
+    """An empty tensor for images of the same size with `channels` channels."""
     size = like.shape[0], channels, *like.shape[2:]
     return torch.empty(size, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
 
@@ -135,7 +135,7 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = (saved.to(dy.dtype) for saved in ctx.saved_tensors)  # hooks may have changed their dtype, and their layout
-        if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # torch has to see what is differentiated again, or batched
+        if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # double backward or vmap: torch has to record it
             one = [1, 1]
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
         dy, x = channels_last(dy), channels_last(x)

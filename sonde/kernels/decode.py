@@ -1,8 +1,8 @@
-"""One token of each sequence through a whole model in one call: a program of operations over vectors that it holds.
+"""One token of each sequence through a whole model in one call: a program of operations on vectors.
 
-Decoding reads every weight once for each token and computes little, so it is as fast as memory is read, where nothing else
-costs time: the threads stay together for the whole token, and weights are used where they lie.  With `weights='int8'` they
-are copied to bytes, 64 inputs of a row sharing one factor, and a quarter as much is read.
+Decoding is bound by memory bandwidth: it reads every weight once for each token.  So the threads stay together for the whole
+token, and weights are not copied.  With `weights='int8'` they are quantized in groups of 64 inputs of a row, and a quarter of
+the memory is read.
 
     program = Program(rows=1, dtype=torch.float32)
     x, hidden = program.add_shared("x", 12), program.add_shared("hidden", 48)
@@ -11,7 +11,7 @@ are copied to bytes, 64 inputs of a row sharing one factor, and a quarter as muc
     program.tensor("x", 12).copy_(values)
     program.run(seen)
 
-Nothing here has gradients.  Vectors are named, and two of one name and size are one.
+Nothing here has gradients.  Vectors have names; two with the same name and size are the same.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..core.errors import BadInput
 from .library import View, function
 
 ROWS = 8
-"""sequences a program can hold"""
+"""maximum number of sequences"""
 GROUP = 64
-"""neighboring inputs whose bytes share a factor"""
+"""inputs per quantization group"""
 ACTIVATIONS = ("identity", "silu", "gelu", "gelu_tanh", "relu")
 Weights = Literal["int8"]
 
@@ -66,23 +66,23 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """A matrix [out, in] as bytes [out, groups * 64] and factors [out, groups]; the largest number of a group becomes 127."""
+    """Quantize a matrix [out, in] to int8 [out, groups * 64] and scales [out, groups]; the largest value of a group becomes 127."""
     short = -weight.shape[1] % GROUP
     groups = torch.nn.functional.pad(weight.detach(), (0, short)).unflatten(1, (-1, GROUP))
     scales = groups.abs().amax(-1) / 127
-    counts = (groups / scales.unsqueeze(-1)).nan_to_num_(0.0).round_()  # a group of zeros has the factor 0
+    counts = (groups / scales.unsqueeze(-1)).nan_to_num_(0.0).round_()  # a group of zeros has scale 0
     return counts.to(torch.int8).flatten(1), scales.contiguous()
 
 
 @final
 class Program:
-    """Operations in the order in which they were asked for; `run` does them all for the next token of each sequence.
+    """Operations in the order in which they were added; `run` executes them all for the next token of each sequence.
 
     Args:
         rows: sequences
         dtype: of the vectors and weights
-        weights: 'int8' keeps matrices as bytes; none uses them where they lie
-        share: keeps the byte matrices of another program of the same model
+        weights: 'int8' quantizes matrices; None uses them without a copy
+        share: quantized matrices of another program of the same model
     """
 
     def __init__(self, rows: int, dtype: torch.dtype, weights: Weights | None = None, share: dict[int, tuple] | None = None) -> None:
@@ -101,16 +101,16 @@ class Program:
     # ---- vectors ----
 
     def add_shared(self, name: str, size: int) -> Vectors:
-        """A vector that the threads fill together."""
+        """A vector shared by all threads."""
         return self._vectors(name, size, False)
 
     def add_per_thread(self, name: str, size: int) -> Vectors:
-        """One that every thread has for itself, for what is too small to share."""
+        """A vector of which every thread has a copy, for work too small to divide."""
         return self._vectors(name, size, True)
 
     def _vectors(self, name: str, size: int, own: bool) -> Vectors:
         space = self._spaces.get((name, size, own))
-        if space is None:  # with zeros to the end of the last group of bytes
+        if space is None:  # zero-padded to a whole quantization group
             space = torch.zeros(self.threads if own else 1, self.rows, -(-size // GROUP) * GROUP, dtype=self.dtype)
             self._spaces[name, size, own] = space
         return Vectors(space.data_ptr(), space.stride(1), space.stride(0) if own else 0)
@@ -121,7 +121,7 @@ class Program:
         return self._spaces[name, size, False][0, :, :size]
 
     def later(self, x: Vectors, start: int) -> Vectors:
-        """The same vectors from an entry on."""
+        """The same vectors from an offset on."""
         return Vectors(x.data + start * self.dtype.itemsize, x.row, x.own)
 
     # ---- operations ----
@@ -141,8 +141,8 @@ class Program:
         """y = f(weight x + bias) * times + add.
 
         Args:
-            wait: the threads wait for each other after it; it can be spared where next comes one with as many outputs and only
-                multiplies or adds y, because a thread makes the same ones of both
+            wait: synchronize the threads after it; not needed where the next operation has as many outputs and only multiplies
+                or adds y, because each thread computes the same outputs of both
         """
         data, scales = self._matrix(weight)
         out, size = weight.shape
@@ -164,13 +164,13 @@ class Program:
         """y = x over its root mean square, or with `centered` over its standard deviation; y is each thread's own.
 
         Args:
-            gate: x silu(gate) in the place of x
+            gate: x silu(gate) instead of x
         """
         a, b = self._pointer(weight), self._pointer(bias)
         return self._append("norm", x=x, y=y, z=gate or Vectors(), a=a, b=b, scale=eps, flag=int(centered), size=size)
 
     def angles(self, size: int, base: float) -> Vectors:
-        """Cosines and then sines of place * base^(-2i/size), made once for a token by each thread for itself."""
+        """Cosines and then sines of position * base^(-2i/size), made once for a token by each thread for itself."""
         name = f"angles {base}"
         fresh, y = (name, size, True) not in self._spaces, self.add_per_thread(name, size)
         if fresh:
@@ -189,7 +189,7 @@ class Program:
         angles: Vectors | None = None,
         slopes: Tensor | None = None,
     ) -> ProgramOperation:
-        """Attention of all heads to what is in the rooms `past` (keys) and `past2` (values), where this token's join them.
+        """Attention of all heads to the caches `past` (keys) and `past2` (values), to which this token's are appended.
 
         sizes are heads, groups of keys and values, and the width of each.  Before a run `past`, `past2`, `room` and `used` have to be set.
         """
@@ -222,9 +222,9 @@ class Program:
     # ---- running ----
 
     def run(self, seen: Tensor) -> bool:
-        """Do it for sequences that had so many tokens (rows,) before.
+        """Run the program for sequences that had `seen` (rows,) tokens before.
 
-        False, and nothing is done, where a room is full or holds other tokens than those seen.
+        False, and nothing is done, where a cache is full or does not hold the tokens seen.
         """
         self._arguments.seen = seen.data_ptr()
         return self._run(self._address) == 0
@@ -240,7 +240,7 @@ class Program:
         return operation
 
     def _pointer(self, x: Tensor | None) -> int | None:
-        """Where a parameter lies, which has to be as the program reads it."""
+        """Address of a parameter, after checking its dtype and layout."""
         if x is None:
             return None
         if x.dtype != self.dtype or not x.is_cpu or not x.is_contiguous():
@@ -251,11 +251,11 @@ class Program:
         return x.data_ptr()
 
     def _matrix(self, weight: Tensor) -> tuple[int | None, int | None]:
-        """Where a matrix lies, and its factors where it is kept as bytes."""
+        """Address of a matrix, and of its scales where it is quantized."""
         if self.weights is None:
             return self._pointer(weight), None
         if weight.data_ptr() not in self.bytes:
-            self.bytes[weight.data_ptr()] = (*quantize(weight), weight)  # the weight too, so that its place is not given away
+            self.bytes[weight.data_ptr()] = (*quantize(weight), weight)  # the weight too, so that its address is not reused
         data, scales, _ = self.bytes[weight.data_ptr()]
         self._held.append(data)
         return data.data_ptr(), self._pointer(scales)

@@ -159,7 +159,7 @@ def _gradients(buffers: tuple[Tensor, ...], groups: int, gated: bool) -> tuple[T
 def _keep(ctx, inputs, output) -> None:
     q, k, v, beta, log_head, state, save = inputs
     if not save:
-        raise BadInput("gradients of sonde::delta were asked of a call without 'save'", fix="call sonde.kernels.delta.delta")
+        raise BadInput("sonde::delta was called without 'save' and has no gradients", fix="call sonde.kernels.delta.delta")
     ctx.set_materialize_grads(False)
     ctx.has_state = state is not None
     ctx.save_for_backward(q, k, v, beta, log_head, *output[2:])

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import cast, function, no_second_derivative, records, unseen
+from .library import cast, function, is_unobserved, no_second_derivative, records
 
 _FIELDS = ("p", "weight", "inner", "vector", "h", "c", "out", "last_h", "last_c", "gates", "cells")
 _GRADIENT = ("dout", "dlast_h", "dlast_c", "dp", "dheld", "dh", "dc")
@@ -27,7 +27,7 @@ _Row = ctypes.c_int64 * (len(_FIELDS) + len(_GRADIENT) + 6)
 
 
 class GateKind(IntEnum):
-    """The cells, as the enum of gates.c counts them."""
+    """The cells, numbered as in the enum of gates.c."""
 
     RNN_TANH = 0
     RNN_RELU = 1
@@ -84,17 +84,17 @@ def _run(  # noqa: PLR0913 - the terms of one formula
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check(kind, p, weight, h)
     inputs: Any = cast([p, weight, inner, vector, h, c])
-    if not p.shape[1]:  # no step: the state is the one that was given
+    if not p.shape[1]:  # no step: the state is unchanged
         *_, h, c = inputs
         return p.new_empty(*h.shape[:1], 0, h.shape[1]), h, h if c is None else c
     keep = records(inputs) or torch._C._are_functorch_transforms_active()
-    run: Any = _run_forward if unseen(inputs) else _forward
+    run: Any = _run_forward if is_unobserved(inputs) else _forward
     out, last_h, last_c, _, _ = run(int(kind), *inputs, lengths, keep)
     return out.to(p.dtype), last_h, last_c
 
 
 def _check(kind: GateKind, p: Tensor, weight: Tensor, h: Tensor) -> None:
-    """The sizes agree: the kernel reads memory by them."""
+    """Check the sizes, by which the kernel reads memory."""
     H, gates = h.shape[-1], 1 if kind <= GateKind.RNN_RELU else 3 if kind <= GateKind.GRU_AFTER else 4
     input_gates = gates - (kind == GateKind.LSTM_CELL)
     if p.dim() != 3 or p.shape[0] != h.shape[0] or p.shape[2] != input_gates * H or weight.shape != (gates * H, H):
@@ -117,7 +117,7 @@ def _call(name: str, kind: int, lengths: Tensor | None, tensors: dict[str, Tenso
 
 
 def _empty_outputs(kind: int, p: Tensor, h: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """All h, the last h and c, and what backward wants kept: the gates and all c; empty where there are none."""
+    """All h, the last h and c, and what backward needs: the gates and all c; empty where there are none."""
     (B, H), T, cells = h.shape, p.shape[1], int(kind >= GateKind.LSTM)
     gates = 0 if kind <= GateKind.RNN_RELU else 3 if kind <= GateKind.GRU_AFTER else 4
     new = p.new_empty
@@ -192,7 +192,7 @@ def _backward(  # noqa: PLR0913 - the inputs of the forward, what it kept, and t
 
 
 def _has_constant(kind: int) -> bool:
-    """Whether a gate has a constant of its own beside p."""
+    """Whether a gate has a bias of its own besides p."""
     return kind in (GateKind.GRU_AFTER, GateKind.LSTM_CELL)
 
 
@@ -204,7 +204,7 @@ def _(kind, p, weight, inner, vector, h, c, lengths, out, gates, cells, dout, dl
 def _keep(ctx: Any, inputs: tuple, output: tuple[Tensor, ...]) -> None:
     ctx.kind, *tensors, keep = inputs
     if not keep:
-        raise BadInput("gradients of sonde::gates were asked of a call that kept nothing", fix="call sonde.kernels.gates.lstm, gru or rnn")
+        raise BadInput("sonde::gates was called without 'keep' and has no gradients", fix="call sonde.kernels.gates.lstm, gru or rnn")
     ctx.set_materialize_grads(False)
     out, _, _, gates, cells = output
     ctx.mark_non_differentiable(gates, cells)

@@ -19,9 +19,9 @@ from .library import View, call, cast, check, check_step, function, no_second_de
 SPAN = 16
 """Steps between two saved states.  Their decays and states just fit the first two levels of cache."""
 SAVED_BYTES = 24 << 20
-"""Saved states may take this much before the span grows: larger temporaries go back to the system on every call."""
+"""Limit of saved states before the span grows: larger temporaries are returned to the system on every call."""
 STEP_WORK = 1 << 16
-"""State entries a thread must have in a decode step before a second one pays."""
+"""State entries per thread below which a decode step uses fewer threads."""
 
 SERIES, MATRIX = {"q": "BHLK", "k": "BHLK", "v": "BHLV", "log_value": "BHLV"}, {"rate": "HKV", "weight": "HKV", "state": "BHKV"}
 LAYOUT = SERIES | MATRIX | {"out": "BHLV"}
@@ -63,9 +63,9 @@ def hadamard(  # noqa: PLR0913 - the seven arrays of the formula
 
 @final
 class HadamardStep:
-    """One step in place on held buffers: q, k [B, H, K], v, log_value, out [B, H, V], rate, weight [H, K, V], state [B, H, K, V]."""
+    """One step in place on fixed buffers: q, k [B, H, K], v, log_value, out [B, H, V], rate, weight [H, K, V], state [B, H, K, V]."""
 
-    def __init__(  # noqa: PLR0913 - the arrays of the formula and the place of the result
+    def __init__(  # noqa: PLR0913 - the arrays of the formula and the output buffer
         self,
         q: Tensor | None,
         k: Tensor | None,
@@ -86,7 +86,7 @@ class HadamardStep:
 
 
 def _span(v: Tensor, rate: Tensor) -> int:
-    """Steps between saved states, and so of one piece of work."""
+    """Steps between saved states."""
     length, state_bytes = v.shape[2], v.shape[0] * rate.numel() * v.element_size()
     span = max(1, min(SPAN, length))
     while span < length and -(-length // span) * state_bytes > SAVED_BYTES:
@@ -125,7 +125,7 @@ def _step_arguments(tensors: dict[str, Tensor | None]) -> _Arguments:
 
 
 def _outputs(v: Tensor, rate: Tensor, save: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Empty outputs, final state and saved states.  Outputs lie in the order [B, L, H, V]: merging heads is then free."""
+    """Empty outputs, final state and saved states.  Outputs have the memory order [B, L, H, V], so that merging heads is free."""
     batch, heads, length, values = v.shape
     keys = rate.shape[1]
     spans = -(-length // _span(v, rate))
@@ -146,7 +146,7 @@ def _run(
     state: Tensor | None,
     save: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs, final state and, if `save`, the states backward begins from."""
+    """Outputs, final state and, if `save`, the states from which backward starts."""
     out, last, saved = _outputs(v, rate, save)
     inputs = dict(zip(INPUTS, (q, k, v, log_value, rate, weight, state)))
     if v.shape[2] == 1 and not save:
@@ -167,9 +167,9 @@ def _(q, k, v, log_value, rate, weight, state, save):
 
 
 def _gradients(inputs: dict[str, Tensor | None]) -> list[Tensor]:
-    """Room for the gradients of the inputs in order; an absent input has one of no size, and an absent state its real one.
+    """Empty gradients of the inputs in order; that of an absent input has size 0, that of an absent state its full size.
 
-    Zeros, for a batch of no rows leaves those of `rate` and `weight` as they are."""
+    Zeros for `rate` and `weight`, because an empty batch does not write them."""
     v, rate = inputs["v"], inputs["rate"]
     assert v is not None and rate is not None
     shape = (*v.shape[:2], *rate.shape[1:])

@@ -1,9 +1,9 @@
-"""Finds and loads the compiled kernels, and says why when they cannot serve.
+"""Finds and loads the compiled kernels, and says why when they cannot be used.
 
 A kernel is a C function of one argument, a pointer to a struct; `function` gives it for a dtype.  The struct's fields
 are mirrored by a `ctypes.Structure`, with a `View` for each tensor.
 
-What every kernel asks of its tensors is checked here.  A layout names the axes of each tensor by letters: B batch,
+The requirements of every kernel on its tensors are checked here.  A layout names the axes of each tensor by letters: B batch,
 H heads, G key groups (which divide the heads), L length, K key width, V value width.
 """
 
@@ -31,7 +31,7 @@ NEEDS: dict[str, tuple[str, ...]] = {
     "avx2": ("avx2", "fma3"),
     "avx512": ("avx512_f", "avx512_vl", "avx512_bw", "avx512_dq"),
 }
-"""Levels a library is built for, lowest first, and what each asks of the processor besides the ones before it (`setup.py`)."""
+"""Instruction-set levels a library is built for, lowest first, and the CPU features that each adds (`setup.py`)."""
 AXES = {"B": "batch", "G": "key groups", "H": "heads", "L": "length", "K": "key width", "V": "value width"}
 
 
@@ -53,7 +53,7 @@ def view(tensor: Tensor | None, *, width: bool = True) -> View:
 
 
 def check(tensors: dict[str, Tensor | None], layout: dict[str, str]) -> None:
-    """Every tensor has a dtype and a device the kernels know and the axes of its layout, in sizes that agree."""
+    """Check the dtype, device, axes and sizes of every tensor."""
     sizes: dict[str, int] = {}
     for name, x in tensors.items():
         if x is None:
@@ -77,7 +77,7 @@ def check(tensors: dict[str, Tensor | None], layout: dict[str, str]) -> None:
 
 
 def check_step(buffers: dict[str, Tensor | None], layout: dict[str, str]) -> None:
-    """The buffers of a decode step fit a layout (without its time axis) and can be used where they lie."""
+    """Check the buffers of a decode step against a layout without its time axis, and that they need no copy."""
     check(buffers, {name: axes.replace("L", "") for name, axes in layout.items()})
     kinds = {x.dtype for x in buffers.values() if x is not None}
     for name, x in buffers.items():
@@ -102,18 +102,18 @@ def rows(x: Tensor | None) -> Tensor | None:
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Images with the channels of a pixel side by side, copied only when they are not."""
+    """Images in channels-last layout, copied only when they are not."""
     return x.contiguous(memory_format=torch.channels_last)
 
 
 def records(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether the gradient of a call on these tensors may be asked for."""
+    """Whether autograd records a call on these tensors."""
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
 
 
 def is_observed(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether somebody looks at the operations of a call on these tensors: a compiler, a tracer, a dispatch mode (a counter of
-    FLOPs), a transform such as vmap; or the numbers in memory are not those of a tensor, as of a negative that was not written."""
+    """Whether a compiler, a tracer, a dispatch mode (a FLOP counter) or a transform such as vmap observes a call on these tensors;
+    or a tensor is not its plain memory, such as one with the negative bit."""
     return (
         torch.compiler.is_compiling()
         or bool(torch._C._len_torch_dispatch_stack())
@@ -125,19 +125,19 @@ def is_observed(tensors: Iterable[Tensor | None]) -> bool:
 
 
 def _is_special(x: Tensor) -> bool:
-    """Whether a tensor is not simply its numbers in memory."""
+    """Whether a tensor is not plain memory."""
     return type(x) not in (Tensor, torch.nn.Parameter) or x.is_meta or x.is_neg() or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
-def unseen(tensors: Iterable[Tensor | None]) -> bool:
-    """Whether nobody, autograd and the profiler included, watches a call on these tensors, which then may skip the torch op and
-    its hundred microseconds."""
+def is_unobserved(tensors: Iterable[Tensor | None]) -> bool:
+    """Whether nothing, autograd and the profiler included, observes a call on these tensors, which may then skip the torch op and
+    its overhead of a hundred microseconds."""
     inputs = list(tensors)
     return not (is_observed(inputs) or torch.autograd.profiler._is_profiler_enabled or records(inputs))
 
 
 def no_second_derivative(kernel: str) -> Callable[..., Any]:
-    """The derivative of a kernel's backward pass: an error that says what to do."""
+    """The double backward of a kernel: an error."""
 
     def refuse(ctx: Any, *gradients: Any) -> tuple:
         raise BadInput(f"the {kernel} kernel has no second derivative", fix="use a torch form, such as form='chunk'")
@@ -146,22 +146,22 @@ def no_second_derivative(kernel: str) -> Callable[..., Any]:
 
 
 def call(run: Callable[..., Any], op: Callable[..., Any], inputs: list[Tensor | None]) -> Any:
-    """What a kernel gives: by its plain function where no hook, mode or tracer could see it, else by the torch op made of it."""
-    if unseen(inputs):
+    """Call a kernel: by its plain function where nothing observes it, else by its torch op."""
+    if is_unobserved(inputs):
         return run(*inputs, False)
-    # Inside vmap nothing seems to want a gradient, and yet may get one.
+    # Inside vmap no input seems to require a gradient, though one may.
     return op(*inputs, records(inputs) or torch._C._are_functorch_transforms_active())
 
 
 def runnable() -> list[str]:
-    """Levels this processor itself can run, lowest first, whatever torch was told to use (ATEN_CPU_CAPABILITY)."""
+    """Levels this processor can run, lowest first, whatever ATEN_CPU_CAPABILITY is."""
     flags = torch.cpu.get_capabilities()
     levels = itertools.takewhile(lambda level: all(flags.get(flag) for flag in NEEDS[level]), NEEDS)
     return list(levels)
 
 
 def _levels() -> list[str]:
-    """Levels that may be loaded when none is named, best first: not above what torch uses, nor above the processor."""
+    """Levels that may be loaded when none is named, best first: at most the level of torch and of the processor."""
     order = list(NEEDS)
     capability = torch.backends.cpu.get_cpu_capability().lower()
     usual = order[: order.index(capability) + 1] if capability in order else ["base"]
@@ -169,7 +169,7 @@ def _levels() -> list[str]:
 
 
 def _requested_level() -> str | None:
-    """What SONDE_KERNELS asks for: a level the processor can run, "0" for none, or None when it leaves the choice to us."""
+    """The value of SONDE_KERNELS: a level the processor can run, "0" for none, or None when unset."""
     name = os.environ.get("SONDE_KERNELS", "")
     if name in ("", "0"):
         return name or None
@@ -184,7 +184,7 @@ def _requested_level() -> str | None:
 
 @functools.cache
 def _load() -> tuple[ctypes.CDLL | None, str]:
-    """The library and an empty reason, or none and why.  A level that was named serves or is an error: nothing replaces it."""
+    """The library and an empty reason, or None and why.  A level set by SONDE_KERNELS that does not load is an error."""
     name = _requested_level()
     if name == "0":
         return None, "the compiled kernels are turned off by SONDE_KERNELS=0; unset it to use them"
@@ -205,7 +205,7 @@ def _open(levels: list[str]) -> tuple[ctypes.CDLL | None, str]:
         library = ctypes.CDLL(str(paths[0]))
     except OSError as error:
         return None, f"the compiled kernels do not load ({error}); install Sonde again on this machine to rebuild them"
-    # A struct that changed since would be a crash, and arithmetic that changed a wrong value.
+    # A changed struct would crash, and changed arithmetic give wrong values.
     sources = b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.[ch]")))
     mark = hashlib.sha256(sources).hexdigest().encode()
     if not hasattr(library, "mark_f32") or ctypes.string_at(library.mark_f32) != mark:
@@ -214,20 +214,20 @@ def _open(levels: list[str]) -> tuple[ctypes.CDLL | None, str]:
 
 
 def level() -> str:
-    """The level of the kernels in use, "base", "avx2" or "avx512"; "none" when they cannot serve."""
+    """The level of the kernels in use, "base", "avx2" or "avx512"; "none" when they are not available."""
     library, _ = _load()
     return "none" if library is None else Path(library._name).stem.removeprefix("_kernels_")
 
 
 @torch.compiler.assume_constant_result
 def available() -> bool:
-    """Whether the compiled kernels can serve."""
+    """Whether the compiled kernels are available."""
     return _load()[0] is not None
 
 
 @torch.compiler.assume_constant_result
 def why_not() -> str:
-    """Why the compiled kernels cannot serve and what to do about it; empty when they can."""
+    """Why the compiled kernels are not available and what to do; empty when they are."""
     return _load()[1]
 
 
@@ -240,7 +240,7 @@ def _check(failed: int, function: Callable, arguments: tuple) -> None:
 def function(name: str, dtype: torch.dtype) -> Callable[[Any], None]:
     """The compiled function `name` for a dtype.  It takes a pointer to its struct (`ctypes.byref`, or an address it holds).
 
-    A C function returns 0, or 1 when it found no memory for its scratch, which is raised here.
+    A C function returns 0, or 1 when it could not allocate scratch memory, which is raised here.
     """
     library, why = _load()
     if library is None:

@@ -1,8 +1,8 @@
 """Batch norm of images in training, y = relu(norm(x) + other), forward and backward in one call each.
 
-torch goes over the images once for the means, once for the variances, and then once each to normalize, to add and to cut;
-here it is two passes for all of it, and two back.  Images must be laid out channels last.  Where the call is observed, or images
-are small, torch's own operations serve, with the same result.
+torch reads the images once for the means, once for the variances, and once each for norm, sum and ReLU; here two passes do
+all of it, and two more the backward pass.  Images must be channels last.  Where the call is observed, or images are small,
+torch's own operations run, with the same result.
 
 B batch, C channels, H height, W width.
 """
@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from .library import SUFFIX, available, channels_last, function, is_observed
 
 LEAST = 1 << 18
-"""numbers; of smaller images torch's operations were as fast or faster"""
+"""smallest number of elements for which the kernel is faster"""
 NARROWEST = 16
-"""channels; a vector of the widest CPU holds as many, and with fewer most of it would be idle"""
+"""smallest number of channels: the width of an AVX-512 vector"""
 _POINTERS = ("x", "other", "weight", "bias", "dy", "y", "kept", "running_mean", "running_variance", "dx", "dother", "dweight", "dbias")
 
 
@@ -38,7 +38,7 @@ class _Arguments(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Running:
-    """The averages a norm keeps for evaluation, (C,) each, and how it makes them; a call changes them."""
+    """Running mean and variance of a norm, (C,) each, and how they are updated; a call changes them."""
 
     mean: Tensor
     variance: Tensor
@@ -47,7 +47,7 @@ class Running:
 
 
 def normalize(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: bool = False, other: Tensor | None = None) -> Tensor:
-    """x, other (B, C, H, W), weight, bias (C,) -> the norm of x; with `relu` cut at 0, after `other` has been added."""
+    """x, other (B, C, H, W), weight, bias (C,) -> relu(norm(x) + other), `other` and the ReLU optional."""
     if (relu or other is None) and _can_run(x, weight, bias, running, other):
         return _Normalize.apply(x, weight, bias, other, running, relu)
     y = F.batch_norm(x, running.mean, running.variance, weight, bias, True, running.momentum, running.eps)
@@ -56,7 +56,7 @@ def normalize(x: Tensor, weight: Tensor, bias: Tensor, running: Running, relu: b
 
 
 def _can_run(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: Tensor | None) -> bool:
-    """Whether the kernel can run and is faster; what is wrong with tensors that do not fit together is for torch to say."""
+    """Whether the kernel can run and is faster; torch reports shapes that do not match."""
     vectors = weight, bias, running.mean, running.variance
     return (
         not is_observed((x, other, *vectors))
@@ -103,7 +103,7 @@ class _Normalize(torch.autograd.Function):
         x, weight, bias, kept = (one.to(dy.dtype) for one in saved)
         y = None if y is None else y.to(dy.dtype)
         again = torch.is_grad_enabled()
-        if again or is_observed((dy, x, weight, bias, kept, y)):  # torch has to see what is differentiated again, or batched
+        if again or is_observed((dy, x, weight, bias, kept, y)):  # double backward or vmap: torch has to record it
             with torch.enable_grad():
                 x, weight, bias = (one if again else one.detach().requires_grad_(one.requires_grad) for one in (x, weight, bias))
                 norm = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import BadInput
-from .library import View, cast, check, check_step, function, no_second_derivative, records, rows, unseen, view
+from .library import View, cast, check, check_step, function, is_unobserved, no_second_derivative, records, rows, view
 
 _SEQUENCE = ("q", "k", "v", "log_head", "log_key", "log_value", "state", "out", "final", "past")
 _GRADIENT = ("dout", "dfinal", "dq", "dk", "dv", "dlog_head", "dlog_key", "dlog_value", "dstate")
@@ -52,9 +52,9 @@ def separable(  # noqa: PLR0913 - the terms of one formula
     tensors = {"q": q, "k": k, "v": v, "log_head": log_head, "log_key": log_key, "log_value": log_value, "state": state}
     check(tensors, _LAYOUT)
     inputs: Any = cast(tensors.values())
-    # Inside vmap nothing seems to want a gradient, and yet may get one.
+    # Inside vmap no input seems to require a gradient, though one may.
     wanted = records(inputs) or torch._C._are_functorch_transforms_active()
-    run: Any = _run_forward if unseen(inputs) else _forward
+    run: Any = _run_forward if is_unobserved(inputs) else _forward
     out, last, _ = run(*inputs, before, log_value is not None and wanted)
     return out if out.dtype is v.dtype else out.to(v.dtype), last
 
@@ -65,7 +65,7 @@ def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
     assert k is not None and v is not None
     (batch, groups, length, key), (heads, value) = k.shape, v.shape[1::2]
     if batch * heads:
-        # The struct as the row of numbers that it is: a `ctypes.Structure` of views takes ten times as long to fill.
+        # The struct as an array of integers: a `ctypes.Structure` of views takes ten times as long to fill.
         numbers: list[int] = []
         for field in _SEQUENCE + _GRADIENT:
             x = tensors.get(field)
@@ -75,7 +75,7 @@ def _call(name: str, tensors: dict[str, Tensor | None], before: bool) -> None:
 
 
 def _empty_outputs(k: Tensor, v: Tensor, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """`out` in [B, L, H, V] memory order, so that joining heads afterwards is free; the state; and what backward wants kept."""
+    """`out` in [B, L, H, V] memory order, so that merging heads is free; the state; and what backward needs."""
     B, H, L, V = v.shape
     return v.new_empty(B, L, H, V).transpose(1, 2), v.new_empty(B, H, k.shape[-1], V), v.new_empty(B, H, L, V if keep else 0)
 
@@ -91,10 +91,10 @@ def _run_forward(  # noqa: PLR0913 - the terms of one formula
     before: bool,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Also gives, with `keep`, what was read before the steps' own writes: the gradient of log_value is made from it."""
+    """Also returns, with `keep`, the outputs before each step's own write, for the gradient of log_value."""
     inputs = dict(zip(_SEQUENCE, (rows(q), rows(k), rows(v), log_head, rows(log_key), rows(log_value), rows(state))))
     out, last, past = _empty_outputs(k, v, keep)
-    if v.shape[2] == 1 and not keep:  # one token: on a copy of the state, without the way into blocks and back
+    if v.shape[2] == 1 and not keep:  # one token: on a copy of the state, without blocking
         last.zero_() if state is None else last.copy_(state)
         _call("separable_step", {**inputs, "state": last, "out": out}, before)
     else:
@@ -156,7 +156,7 @@ def _differentiate(ctx: Any, dout: Tensor, dfinal: Tensor, _dpast: Any) -> tuple
     *inputs, past = ctx.saved_tensors
     q, _k, v, log_head, log_key, log_value, state = inputs
     if log_value is not None and past.numel() < v.numel():
-        raise BadInput("the separable kernel kept nothing to differentiate", fix="run it with gradients turned on")
+        raise BadInput("the separable kernel was run without gradients", fix="run it with gradients turned on")
     dq, dk, dv, dhead, dkey, dvalue, dstate = _backward(*inputs, ctx.before, past, dout, dfinal)
     if q.shape[1] != dq.shape[1]:
         dq, dk = (x.unflatten(1, (q.shape[1], -1)).sum(2) for x in (dq, dk))
@@ -176,7 +176,7 @@ _STEP = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 @final
 class SeparableStep:
-    """One step of the recurrence on held buffers: fill the inputs, call, read `out`; the state is updated in place.
+    """One step of the recurrence on fixed buffers: fill the inputs, call, read `out`; the state is updated in place.
 
     q, k [B, G, K], v [B, H, V], log_head [B, H], log_key [B, H, K], log_value [B, H, V], state [B, H, K, V] and
     out [B, H, V], all float32 or all float64 with the last axis contiguous.  A call costs microseconds.
@@ -207,5 +207,5 @@ class SeparableStep:
         self._run = _STEP(ctypes.cast(compiled, ctypes.c_void_p).value or 0)
 
     def __call__(self) -> None:
-        """Decays and writes the state, and puts what was read into `out`."""
+        """Update the state in place and write the output into `out`."""
         self._run(self._address)

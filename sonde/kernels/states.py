@@ -1,4 +1,4 @@
-"""What a program of the decode kernel keeps between two tokens, and what a mixer needs to add its operations to one.
+"""The state of a program of the decode kernel between tokens, and what a mixer needs to add its operations to one.
 
 A mixer that can be decoded so has a method `decode`, which adds the operations of one token to the program, y = add + mixer(x),
 and returns the memory they work on:
@@ -7,7 +7,7 @@ and returns the memory they work on:
         mixed = program.add_shared("mixed", self.width)
         ...                                                # operations from x to mixed
         program.linear(mixed, y, *linear(self.out), add=add)
-        return Renewed(program, part, {"S": (operation, (self.heads, K, V))})
+        return RecurrentState(program, part, {"S": (operation, (self.heads, K, V))})
 
 part: begins the names of its state, as in the state of the model
 x, y, add: vectors of the mixer's width
@@ -35,12 +35,12 @@ class Memory(Protocol):
 
         Args:
             seen: (B,) tokens of each sequence
-            moving: a state that has no space for one more token moves to a larger room
+            moving: copy a state without capacity for one more token into a larger cache
         """
 
 
 @final
-class Rooms:
+class KVCache:
     """KV cache with spare capacity."""
 
     def __init__(self, program: Program, part: str, operation: ProgramOperation) -> None:
@@ -49,44 +49,44 @@ class Rooms:
         self.bound: list[Tensor] = []
 
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
-        kept = [held_in(state, name) for name in self.names[:3]]
-        if moving or len(self.bound) != 3 or any(x is not y for x, y in zip(kept, self.bound)):
-            kept = self._match_program(kept, seen, moving)
-            self._point(kept)
-        length = held_in(state, self.names[3])
+        tensors = [get_tensor(state, name) for name in self.names[:3]]
+        if moving or len(self.bound) != 3 or any(x is not y for x, y in zip(tensors, self.bound)):
+            tensors = self._match_program(tensors, seen, moving)
+            self._point(tensors)
+        length = get_tensor(state, self.names[3])
         if length is not seen and not torch.equal(length, seen):
             raise BadInput(
                 "the blocks of the state have different sequence lengths", where="state", fix="pass state=None to start a new sequence"
             )
         after.update(zip(self.names, (*self.bound, length)))
 
-    def _match_program(self, kept: list[Tensor], seen: Tensor, moving: bool) -> list[Tensor]:
-        """The same in one larger room, where this one is full, taken, or not as the program reads it."""
-        (k, v, used), o = kept, self.operation
+    def _match_program(self, tensors: list[Tensor], seen: Tensor, moving: bool) -> list[Tensor]:
+        """A copy in a larger cache, where this one is full, in use by another state, or has the wrong layout."""
+        (k, v, used), o = tensors, self.operation
         for name, x in zip(self.names, (k, v)):
-            wanted = (self.program.rows, o.groups, x.shape[2] if x.dim() == 4 else 0, getattr(o, "in"))
-            if x.shape != wanted:
+            expected = (self.program.rows, o.groups, x.shape[2] if x.dim() == 4 else 0, getattr(o, "in"))
+            if x.shape != expected:
                 raise BadInput(
-                    f"state '{name}' is {tuple(x.shape)}, expected {wanted}", where="state", fix="pass state=None to start a new sequence"
+                    f"state '{name}' is {tuple(x.shape)}, expected {expected}", where="state", fix="pass state=None to start a new sequence"
                 )
-        most = int(seen.max())
+        longest = int(seen.max())
         fits = all(x.dtype == self.program.dtype and x.stride(-1) == 1 for x in (k, v))
-        if fits and not (moving and (most >= min(k.shape[2], v.shape[2]) or not torch.equal(used, seen))):
-            return kept
-        rooms = [x.new_zeros(*x.shape[:2], 2 * (most + 1), x.shape[3], dtype=self.program.dtype) for x in (k, v)]
-        for room, x in zip(rooms, (k, v)):
-            room[:, :, :most] = x[:, :, :most]
-        return [*rooms, seen.clone()]
+        if fits and not (moving and (longest >= min(k.shape[2], v.shape[2]) or not torch.equal(used, seen))):
+            return tensors
+        caches = [x.new_zeros(*x.shape[:2], 2 * (longest + 1), x.shape[3], dtype=self.program.dtype) for x in (k, v)]
+        for cache, x in zip(caches, (k, v)):
+            cache[:, :, :longest] = x[:, :, :longest]
+        return [*caches, seen.clone()]
 
-    def _point(self, kept: list[Tensor]) -> None:
-        (k, v, used), o = kept, self.operation
+    def _point(self, tensors: list[Tensor]) -> None:
+        (k, v, used), o = tensors, self.operation
         o.past, o.past2, o.used, o.room = view(k), view(v), used.data_ptr(), min(k.shape[2], v.shape[2])
-        self.bound = kept
+        self.bound = tensors
 
 
 @final
-class Renewed:
-    """Tensors of fixed size that are written anew for each token; each belongs to one operation."""
+class RecurrentState:
+    """Tensors of fixed size that are replaced at each token; each belongs to one operation."""
 
     def __init__(self, program: Program, part: str, operations: dict[str, tuple[ProgramOperation, tuple[int, ...]]]) -> None:
         self.program = program
@@ -94,9 +94,9 @@ class Renewed:
         self.bound: list[Tensor] = []
 
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
-        self.bound = []  # what is read and written has to live until the program ran
+        self.bound = []  # kept alive until the program has run
         for name, operation, shape in self.parts:
-            old = held_in(state, name, (self.program.rows, *shape)).to(self.program.dtype)
+            old = get_tensor(state, name, (self.program.rows, *shape)).to(self.program.dtype)
             old = old if old.stride(-1) == 1 else old.contiguous()
             new = torch.empty(old.shape, dtype=old.dtype)
             operation.past, operation.next = (view(x if x.dim() == 4 else x.unsqueeze(1)) for x in (old, new))
@@ -105,14 +105,14 @@ class Renewed:
 
 
 def linear(module: nn.Module) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a linear map that is nothing more, such as one with an adapter."""
+    """Weight and bias of a plain nn.Linear; an error for any other module, such as an adapter."""
     if type(module) is not nn.Linear:
-        raise unfit(f"expected a plain nn.Linear, got {type(module).__name__}")
+        raise cannot_decode(f"expected a plain nn.Linear, got {type(module).__name__}")
     return module.weight, module.bias
 
 
-def held_in(state: State, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
-    """A tensor of the state, which is there and has this shape."""
+def get_tensor(state: State, name: str, shape: tuple[int, ...] | None = None) -> Tensor:
+    """A tensor of the state; an error where it is missing or has another shape."""
     if name not in state:
         raise BadInput(f"the state lacks '{name}'", where="state", fix="pass state=None to start a new sequence")
     if shape is not None and state[name].shape != shape:
@@ -122,5 +122,5 @@ def held_in(state: State, name: str, shape: tuple[int, ...] | None = None) -> Te
     return state[name]
 
 
-def unfit(why: str) -> BadInput:
+def cannot_decode(why: str) -> BadInput:
     return BadInput(why, where="fused decoding", fix="call model.advance(...) instead")

@@ -1,6 +1,6 @@
 """Word vectors: one pass of skip-gram or CBOW over a text, counts of neighboring words, and one pass of GloVe.
 
-    word2vec    -sum over rows j of a question: log sigmoid(sign_j in_i . out_j)        rows: the word and noise words, or a path
+    word2vec    -sum over rows j: log sigmoid(sign_j in_i . out_j)        rows: the word and negative samples, or a path in the tree
     GloVe       sum over i, j: min(1, (x_ij / most)^power) (w_i . u_j + b_i + c_j - log x_ij)^2
 
 A text is a row of int32 word ids in which an id below 0 ends a sentence.  Every pass changes its vectors in place.  The
@@ -24,7 +24,7 @@ from ..core.errors import BadInput
 from .library import available, function
 
 PIECE = 8192
-"""words that share one rate and one stream of random numbers; a window does not reach from one piece into the next"""
+"""words per piece, with one learning rate and one random stream; windows do not cross pieces"""
 LINE = 64
 WHOLE, GOLDEN = (1 << 64) - 1, 0x9E3779B97F4A7C15
 
@@ -41,7 +41,7 @@ def rows(count: int, width: int, dtype: Any = np.float32) -> np.ndarray:
 @final
 @dataclass(frozen=True)
 class Noise:
-    """Words drawn as wrong answers, as an alias table: column i gives i where 32 random bits are below share[i], else alias[i]."""
+    """Negative sampling by an alias table: column i gives i where 32 random bits are below share[i], else alias[i]."""
 
     share: np.ndarray
     alias: np.ndarray
@@ -55,7 +55,7 @@ class Noise:
 @final
 @dataclass(frozen=True)
 class Tree:
-    """A binary tree over the words: word w passes the nodes node[first[w]:first[w + 1]] and goes left where label is 1."""
+    """A binary tree for hierarchical softmax: the path of word w is node[first[w]:first[w + 1]], left where label is 1."""
 
     first: np.ndarray
     node: np.ndarray
@@ -69,7 +69,7 @@ class Tree:
 @final
 @dataclass(frozen=True)
 class Pass:
-    """How a text is read: what is kept (uint32 for each word), how far a window may reach, from what, and with how many threads."""
+    """Options of a pass: subsampling thresholds (uint32 for each word), window, negatives or tree, threads."""
 
     keep: np.ndarray
     answers: Noise | Tree
@@ -85,7 +85,7 @@ class Pass:
 @final
 @dataclass
 class Tally:
-    """Sum of negative log-likelihoods, the predictions it is over, and the words that were not thinned out."""
+    """Sum of negative log-likelihoods, number of predictions, and number of words after subsampling."""
 
     loss: float = 0.0
     pairs: int = 0
@@ -115,7 +115,7 @@ class _Arguments(ctypes.Structure):
 
 
 def train(tokens: np.ndarray, inputs: np.ndarray, outputs: np.ndarray, how: Pass, pieces: range, seed: int, rate: Rate) -> Tally:
-    """One pass over some pieces of a text; `inputs` (V, P) and `outputs` (V or nodes, P) learn.  Seed: 64 bits."""
+    """One pass over some pieces of a text; `inputs` (V, P) and `outputs` (V or nodes, P) are updated in place.  Seed: 64 bits."""
     if not available():
         return _train_slowly(tokens, inputs, outputs, how, pieces, seed, rate)
     loss, pairs, kept = ctypes.c_double(), ctypes.c_int64(), ctypes.c_int64()
@@ -196,7 +196,7 @@ def _sentences(tokens: np.ndarray) -> Iterator[list[int]]:
 
 
 def _ask(answers: Noise | Tree, word: int, draw: _Random, words: int) -> tuple[list[int], np.ndarray]:
-    """The rows that tell a word, and +1 or -1 for each."""
+    """The output rows of a word, and a label of +1 or -1 for each."""
     if isinstance(answers, Tree):
         path = slice(answers.first[word], answers.first[word + 1])
         return answers.node[path].tolist(), np.where(answers.label[path], 1.0, -1.0)
@@ -221,9 +221,9 @@ class _Counting(ctypes.Structure):
 
 
 def count(tokens: np.ndarray, words: int, window: int, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Sums of 1 / distance over all places where two words stand at most `window` apart, as runs of (pair, weight).
+    """Sums of 1 / distance over all co-occurrences of two words at most `window` apart, as sorted runs of (pair, weight).
 
-    A pair is smaller id * words + larger id; a run has rising pairs and at most about `capacity` (a power of two) of them.
+    A pair is smaller id * words + larger id; a run has increasing pairs and at most about `capacity` (a power of two) of them.
     Summed over the runs, weights are those of the symmetric count matrix, on its diagonal half of it.
     """
     if window > capacity // 2:
@@ -269,7 +269,7 @@ def _run(counts: dict[int, float]) -> tuple[np.ndarray, np.ndarray]:
 @final
 @dataclass
 class Side:
-    """The vectors (V, P) of one side of the count matrix and their biases (V,), with the sums of squares AdaGrad keeps."""
+    """The vectors (V, P) of one side of the count matrix and their biases (V,), with the squared-gradient sums of AdaGrad."""
 
     vectors: np.ndarray
     bias: np.ndarray
@@ -315,7 +315,7 @@ class Counts:
         return len(self.row)
 
     def cells(self) -> int:
-        """Cells of the whole matrix these entries stand for."""
+        """Number of entries of the full symmetric matrix."""
         return 2 * len(self) - int((self.row == self.column).sum())
 
 

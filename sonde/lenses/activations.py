@@ -1,7 +1,7 @@
-"""Activations at work: the mean slope of each one on real inputs, how much of it is flat, and units that never pass a gradient.
+"""Activation functions on real inputs: the mean slope of each, the fraction of inputs where it is flat, and dead units.
 
-What an activation does to a gradient is its slope at the inputs it gets: a sigmoid far from 0, or a ReLU below it, passes
-nothing back.  A unit that is flat for every example does not learn from any of them.
+An activation multiplies the gradient by its slope at the input: a sigmoid far from 0, or a ReLU below 0, passes almost none
+back.  A unit that is flat for every example receives no gradient and does not learn: it is dead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..nn.activations import describe, names
-from .tools.readonly import guard, no_model, preserve_state
+from .tools.readonly import guard, hook_inputs, no_model, preserve_state
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
-    return no_model(subject) or ("" if _activations(subject.model) else "the model has no activation that is a layer of its own")
+    return no_model(subject) or ("" if _activations(subject.model) else "no activation function of the model is a module")
 
 
 @guard
@@ -31,40 +31,39 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
     """Slopes at the inputs of each activation, in evaluation mode.
 
     Args:
-        flat: slope, as a share of the steepest one the activation has, up to which it counts as flat
+        flat: an activation counts as flat where its slope is at most this fraction of its maximum slope
     """
     layers = _activations(subject.model)
     inputs: dict[str, list[Tensor]] = {name: [] for name in layers}
-    # A copy, before the layer runs: some work in place.
-    hooks = [m.register_forward_pre_hook(lambda _, values, name=name: inputs[name].append(values[0].clone())) for name, m in layers.items()]
-    try:
-        with preserve_state(subject.model), torch.no_grad():
-            ask(subject.model, subject.batch)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    name_of = {module: name for name, module in layers.items()}
+
+    def note(module: Any, values: Any) -> None:
+        inputs[name_of[module]].append(values[0].clone())  # a copy, before the layer runs: some work in place
+
+    with preserve_state(subject.model), torch.no_grad(), hook_inputs(layers.values(), note):
+        ask(subject.model, subject.batch)
     seen = {name: _slopes(layers[name], values, flat) for name, values in inputs.items() if values}
-    mean, share, dead = zip(*seen.values(), strict=True)
+    mean, fraction, dead = zip(*seen.values(), strict=True)
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]
-    asleep = [f"{label} ({rate:.0%})" for label, rate in zip(labels, dead, strict=True) if rate > 0]
-    text = f"Units that are flat for all of them: {', '.join(asleep[:4])}." if asleep else "Every unit passes a gradient for some of them."
+    with_dead = [f"{label} ({rate:.0%})" for label, rate in zip(labels, dead, strict=True) if rate > 0]
+    text = f"Layers with dead units: {', '.join(with_dead[:4])}." if with_dead else "No unit is dead."
     return Bars(
-        "Activations at work",
-        {"mean slope": mean, "flat": share, "dead units": dead},
+        "Slopes of the activations",
+        {"mean slope": mean, "flat": fraction, "dead units": dead},
         axes=["layer"],
-        note=f"Measured on {len(subject.batch)} examples; flat is a slope of at most {flat:g} of the steepest. {text}",
+        note=f"Measured on {len(subject.batch)} examples; flat means a slope of at most {flat:g} of the maximum. {text}",
         labels=labels,
     )
 
 
 def _activations(model: Any) -> dict[str, Any]:
-    """Elementwise activations of a model by name; the identity does nothing worth showing."""
+    """Elementwise activations of a model by name, without the identity."""
     known = tuple({type(describe(name).module) for name in names() if describe(name).elementwise} - {nn.Identity, nn.Sequential})
     return {name: module for name, module in model.named_modules() if isinstance(module, known)}
 
 
 def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float, float]:
-    """Mean absolute slope, share of values that are flat, and share of units (axis 1) that are flat for all examples."""
+    """Mean absolute slope, fraction of values that are flat, and fraction of units (axis 1) that are flat for all examples."""
 
     def slope(a: Tensor) -> Tensor:
         with torch.inference_mode(False), torch.enable_grad():
@@ -73,10 +72,10 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
 
     steepest = float(slope(torch.linspace(-16, 16, 3201, device=inputs[0].device)).max())
     slopes = [slope(a) for a in inputs]
-    still = [each <= flat * steepest for each in slopes]
-    everywhere = torch.stack([each.movedim(1, 0).flatten(1).all(1) if each.ndim > 1 else each.all()[None] for each in still]).all(0)
+    flat_values = [each <= flat * steepest for each in slopes]
+    everywhere = torch.stack([each.movedim(1, 0).flatten(1).all(1) if each.ndim > 1 else each.all()[None] for each in flat_values]).all(0)
     values = torch.cat([each.flatten() for each in slopes])
-    return float(values.mean()), float(torch.cat([each.flatten() for each in still]).float().mean()), float(everywhere.float().mean())
+    return float(values.mean()), float(torch.cat([each.flatten() for each in flat_values]).float().mean()), float(everywhere.float().mean())
 
 
 def tiny() -> Subject:

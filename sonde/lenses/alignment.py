@@ -1,4 +1,4 @@
-"""Alignment: which places of the source each place of the target looks at."""
+"""Alignment: how much each target token attends to each source token."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.pairs import reverse
 from .tools.readonly import guard, no_model, preserve_state, real
+from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "align") or "source" not in subject.batch:
-        return "the model does not look from one sequence at another"
+        return "the model does not attend from a target sequence to a source sequence"
     try:
         with preserve_state(subject.model), torch.no_grad():
-            subject.model.align(*_read_part(subject, slice(1)))
+            subject.model.align(*_inputs(subject, slice(1)))
     except BadInput as error:
         return error.what
     return ""
@@ -28,14 +28,14 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]:
-    """Attention weights of the first pairs of the batch: target down, source across, each row summing to 1.
+    """Attention weights of the first pairs of the batch: targets in rows, source in columns; each row sums to 1.
 
     Args:
         n: how many pairs to show
     """
     batch = subject.batch[:n]
     with preserve_state(subject.model), torch.no_grad():
-        weights = subject.model.align(*_read_part(subject, slice(n)))
+        weights = subject.model.align(*_inputs(subject, slice(n)))
     target = batch.get("y", batch.x)
     counts, lengths = real(batch, target).sum(1).tolist(), batch.get("lengths")
     readings: list[Reading] = []
@@ -46,7 +46,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
                 f"Alignment of pair {i + 1}",
                 {"weight": weight[:rows, :columns].double().round(decimals=3)},  # more digits only hide the shape
                 axes=["target", "source"],
-                note="How much each target token looks at each source token; a row sums to 1.",
+                note="How much each target token attends to each source token; each row sums to 1.",
                 rows=_names(target[i, :rows], getattr(subject.data, "classes", ())),
                 columns=_names(batch.source[i, :columns], getattr(subject.data, "features", ())),
                 share="row",
@@ -55,13 +55,13 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     return readings
 
 
-def _read_part(subject: Subject, part: slice) -> list[Any]:
+def _inputs(subject: Subject, part: slice) -> list[Any]:
     batch = subject.batch[part]
     return [batch.get(name) for name in subject.model.reads]
 
 
 def _names(tokens: Any, names: Any) -> list[str]:
-    """Tokens by name, where they have names."""
+    """Names of tokens, or their ids where they have no names."""
     return [names[token] if token < len(names) else str(token) for token in tokens.tolist()]
 
 

@@ -1,4 +1,4 @@
-"""Attention: how much each token takes of every other, head by head and layer by layer."""
+"""Attention: how much each token attends to every other, by head and layer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention, CrossAttention
-from .tools.readonly import check_index, guard, hook_outputs, preserve_state
-from .tools.tokens import layer, letters, no_tokens, select_row, spell_tokens, token_names
+from .tools.readonly import check_index, guard, hook_outputs, preserve_state, spread_evenly
+from .tools.tiny import letters
+from .tools.tokens import layer, no_tokens, select_row, spell_tokens, token_names
 
 
 class Map(NamedTuple):
-    """The weights of one layer for one example, and which sequences its queries and keys are."""
+    """Attention weights of one layer for one example, and the tokens of its queries and keys."""
 
     name: str
     weights: Any
@@ -39,37 +40,36 @@ def read(
     heads: Annotated[int, Range(1, 64)] = 4,
     layers: Annotated[int, Range(1, 64)] = 4,
 ) -> list[Reading]:
-    """A picture for each layer, a panel for each head: queries down, keys across, each row summing to 1.
+    """A picture per layer, a panel per head: queries in rows, keys in columns; each row sums to 1.
 
     Args:
-        example: which of the batch, from 0
-        tokens: how many of its first tokens the model is given
-        heads: how many to draw, the first
-        layers: how many to draw, from the first to the last
+        example: index of the example in the batch
+        tokens: how many of its first tokens to use
+        heads: how many of the first heads to draw
+        layers: how many to draw, evenly spaced from the first to the last
     """
     attentions, names = maps(subject, example, tokens), spell_tokens(subject)
-    shown = [attentions[round(i)] for i in torch.linspace(0, len(attentions) - 1, min(layers, len(attentions))).tolist()]
     return [
         Heat(
             f"Attention of {layer(each.name)}",
             {f"head {h + 1}": each.weights[h].round(decimals=3) for h in range(min(heads, len(each.weights)))},
             axes=["from", "to the source"] if each.cross else ["from", "to"],
-            note=f"Of example {example}, {len(each.query_tokens)} tokens; {_select(heads, len(each.weights), 'heads')}, "
-            f"{_select(layers, len(attentions), 'layers')}. Darker is more; a row sums to 1.",
+            note=f"Example {example}, {len(each.query_tokens)} tokens; {_count_text(heads, len(each.weights), 'heads')}, "
+            f"{_count_text(layers, len(attentions), 'layers')}. Darker is more; each row sums to 1.",
             rows=token_names(each.query_tokens, names),
             columns=token_names(each.key_tokens, names),
             share="row",
         )
-        for each in shown
+        for each in spread_evenly(attentions, layers)
     ]
 
 
-def _select(shown: int, there: int, what: str) -> str:
-    return f"{shown} of {there} {what}" if shown < there else f"all {there} {what}" if there > 1 else f"one of the {what}"
+def _count_text(shown: int, total: int, what: str) -> str:
+    return f"{shown} of {total} {what}" if shown < total else f"all {total} {what}" if total > 1 else f"1 of 1 {what}"
 
 
 def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
-    """The weights of every attention layer, in the order in which they run, for the first tokens of one example."""
+    """Weights of every attention layer for the first tokens of one example, in the order the layers run."""
     check_index("example", example, len(subject.batch))
     batch = select_row(subject.batch, example, tokens)
     attentions: list[Map] = []
@@ -77,9 +77,9 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> None:
         cross = isinstance(module, CrossAttention)
         weights = module.weights(inputs[0], inputs[1]) if cross else module.weights(inputs[0])
-        # Of a pair the source is read from both sides, the target is not.
-        asking = batch.source[0] if "source" in batch and not cross and not module.causal else batch.x[0]
-        attentions.append(Map(name, weights[0].double(), asking, batch.source[0] if cross else asking, cross))
+        # In an encoder-decoder only the encoder, which reads the source, is not causal.
+        queries = batch.source[0] if "source" in batch and not cross and not module.causal else batch.x[0]
+        attentions.append(Map(name, weights[0].double(), queries, batch.source[0] if cross else queries, cross))
 
     with preserve_state(subject.model), torch.no_grad(), hook_outputs(_layers(subject.model), note):
         ask(subject.model, batch)

@@ -1,12 +1,12 @@
-"""Backpropagation step by step: what each layer stored going forward, and what its delta becomes going back.
+"""Backpropagation step by step: what each layer stores in the forward pass and its delta in the backward pass.
 
-For layers  h_k = f_k(h_{k-1})  with h_0 = x and delta_k = dL/dh_k, the walk from the loss to the input is
+For layers  h_k = f_k(h_{k-1})  with h_0 = x and delta_k = dL/dh_k, the backward pass from the loss to the input is
 
     dense  h = W g + b      dL/dW = delta g^T     dL/db = delta     delta of g = W^T delta
     other  h = a(g)         delta of g = a'(g) * delta, from the rule of each primitive (sonde.gradients)
 
-Each line uses the one before it, so the whole costs about two forward passes.  Autograd is asked only to compare.
-Examples stand in rows: h is (B, width), and W^T delta is written delta W.
+Each line uses the one before it, so the backward pass costs about two forward passes.  Autograd is used only to compare.
+Examples are rows: h is (B, width), and W^T delta is computed as delta W.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Annotated, Any, NamedTuple
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Data
+from ..core.batch import Batch
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Table
 from ..gradients.graph import trace
 from .tools.readonly import check_index, guard, hook_outputs, leaf_modules, no_gradient, preserve_state
-from .tools.tiny import METRICS, _Nll, _Rows
+from .tools.tiny import Nll, tiny_subject
 
 
 class ForwardRecord(NamedTuple):
-    """One layer on the way forward: its input and output are what the way back will need."""
+    """One layer in the forward pass: its input and output, which the backward pass needs."""
 
     name: str
     module: Any
@@ -35,28 +35,28 @@ class ForwardRecord(NamedTuple):
 
 
 class BackwardRecord(NamedTuple):
-    """One layer on the way back: delta at its output, gradients of its parameters, delta at its input."""
+    """One layer in the backward pass: delta at its output, gradients of its parameters, delta at its input."""
 
     name: str
     delta: Any
     gradients: dict[str, Any]
-    passed: Any
+    input_delta: Any
 
 
 def forward(model: Any, x: Any) -> list[ForwardRecord]:
     """Run the model and keep the input and output of every layer, in the order they ran."""
-    kept: list[ForwardRecord] = []
+    records: list[ForwardRecord] = []
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:
-        kept.append(ForwardRecord(name, module, inputs[0] if inputs else None, output))
+        records.append(ForwardRecord(name, module, inputs[0] if inputs else None, output))
 
     with hook_outputs(leaf_modules(model), keep), torch.no_grad():
         model(x)
-    return kept
+    return records
 
 
 def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
-    """The loss and delta at the output, dL/dh_L, by the walk over the graph of the loss alone."""
+    """The loss and the delta at the output, dL/dh_L, from the graph of the loss alone."""
     graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)
     return float(graph[graph.outputs[0]].value), graph.backward()["h"]
 
@@ -70,14 +70,14 @@ def backward(stored: Sequence[ForwardRecord], delta: Any) -> list[BackwardRecord
             gradients = {"weight": delta.mT @ x if delta.dim() == 2 else delta.flatten(0, -2).mT @ x.flatten(0, -2)}
             if module.bias is not None:
                 gradients["bias"] = delta.flatten(0, -2).sum(0)
-            passed = delta @ module.weight.detach()
+            input_delta = delta @ module.weight.detach()
         else:
             graph = trace(module, x)
             adjoints = graph.backward(seed=delta)
-            passed = adjoints.pop(graph.inputs[-1])
+            input_delta = adjoints.pop(graph.inputs[-1])
             gradients = {key: adjoint for key, adjoint in adjoints.items() if graph[key].op == "parameter"}
-        records.append(BackwardRecord(name, delta, gradients, passed))
-        delta = passed
+        records.append(BackwardRecord(name, delta, gradients, input_delta))
+        delta = input_delta
     return records
 
 
@@ -85,21 +85,21 @@ def why_not(subject: Subject) -> str:
     if missing := no_gradient(subject):
         return missing
     if getattr(subject.model, "reads", ("x",)) != ("x",):
-        return "the model reads several inputs, and a chain has one"
+        return "the model reads several inputs, and this lens needs a single one"
     if not subject.batch.x.is_floating_point():
-        return "the input is not made of numbers that can move"
+        return "the input does not consist of floating-point numbers"
     with preserve_state(subject.model):
         chain = _is_chain(subject.model, subject.batch.x[:1])
-    return "" if chain else "the model is not a chain of layers from input to output, each fed by the one before"
+    return "" if chain else "the layers do not form a chain in which each one reads the output of the one before"
 
 
 def _is_chain(model: Any, x: Any) -> bool:
-    """Whether x goes into the first layer, each result into the next layer, and the last one out, with nothing in between."""
+    """Whether x is the input of the first layer and each output is, unchanged, the input of the next layer or the model's output."""
     out: list[Any] = []
     with hook_outputs({"": model}, lambda name, module, inputs, outputs: out.append(outputs)):
         stored = forward(model, x)
-    outputs, wanted = [x, *(layer.output for layer in stored)], [*(layer.input for layer in stored), out[-1]]
-    return bool(stored) and all(one is other for one, other in zip(outputs, wanted, strict=True))
+    produced, consumed = [x, *(layer.output for layer in stored)], [*(layer.input for layer in stored), out[-1]]
+    return bool(stored) and all(one is other for one, other in zip(produced, consumed, strict=True))
 
 
 @guard
@@ -111,38 +111,38 @@ def read(
     """Values and deltas of one example, layer by layer, in evaluation mode.
 
     Args:
-        example: which one of the batch, counted from 0
-        most: numbers to print of each tensor
+        example: index of the example in the batch
+        most: how many numbers of each tensor to print
     """
     check_index("example", example, len(subject.batch))
     batch, model = subject.batch[example : example + 1], subject.model
     with preserve_state(model), torch.inference_mode(False):
         stored = forward(model, batch.x)
         loss, delta = loss_delta(subject.objective, batch, stored[-1].output)
-        sent = backward(stored, delta)
-        gap = _gap(model, subject.objective, batch, sent)
-    there = [
+        records = backward(stored, delta)
+        gap = _gap(model, subject.objective, batch, records)
+    forward_rows = [
         (_label(i, layer), _formula(layer.module, i), _size(layer.output), _show(layer.output, most)) for i, layer in enumerate(stored, 1)
     ]
-    there = [("0  input", "h0 = x", _size(stored[0].input), _show(stored[0].input, most)), *there]
-    there.append(("loss", f"L(h{len(stored)}, y)", "1", f"{loss:.6g}"))
-    back = [("loss", f"δ{len(stored)} = dL/dh{len(stored)}", _size(delta), _show(delta, most))]
-    for place, step in zip(range(len(stored), 0, -1), sent, strict=True):
-        layer = stored[place - 1]
+    forward_rows = [("0  input", "h0 = x", _size(stored[0].input), _show(stored[0].input, most)), *forward_rows]
+    forward_rows.append(("loss", f"L(h{len(stored)}, y)", "1", f"{loss:.6g}"))
+    backward_rows = [("loss", f"δ{len(stored)} = dL/dh{len(stored)}", _size(delta), _show(delta, most))]
+    for k, step in zip(range(len(stored), 0, -1), records, strict=True):
+        layer = stored[k - 1]
         for key, gradient in step.gradients.items():
-            back.append((_label(place, layer), _gradient(layer.module, key, place), _size(gradient, 0), _show(gradient, most)))
-        back.append((_label(place, layer), _delta(layer, place), _size(step.passed), _show(step.passed, most)))
+            backward_rows.append((_label(k, layer), _gradient(layer.module, key, k), _size(gradient, 0), _show(gradient, most)))
+        backward_rows.append((_label(k, layer), _delta(layer, k), _size(step.input_delta), _show(step.input_delta, most)))
     heads = ("layer", "rule", "size", "values")
     return [
         Table(
-            "Forwards: what is stored",
-            dict(zip(heads, map(list, zip(*there, strict=True)), strict=True)),
+            "Forward pass: what each layer stores",
+            dict(zip(heads, map(list, zip(*forward_rows, strict=True)), strict=True)),
             axes=["layer"],
             note=f"Example {example}, evaluation mode. Loss {loss:.6g}.",
         ),
         Table(
-            "Backwards: one delta after the other",
-            dict(zip(heads, map(list, zip(*back, strict=True)), strict=True)),
+            "Backward pass: deltas and gradients",
+            dict(zip(heads, map(list, zip(*backward_rows, strict=True)), strict=True)),
             axes=["layer"],
             note=f"Largest difference from autograd over all parameters: {gap:.2g}.",
             results={"gap": gap},
@@ -150,10 +150,10 @@ def read(
     ]
 
 
-def _gap(model: Any, objective: Any, batch: Any, sent: Sequence[BackwardRecord]) -> float:
-    """Between these gradients and autograd's; a parameter used by several layers has the sum of theirs."""
+def _gap(model: Any, objective: Any, batch: Any, records: Sequence[BackwardRecord]) -> float:
+    """Largest difference between these gradients and autograd's; a parameter that several layers share has the sum of theirs."""
     modules, ours = dict(model.named_modules()), dict[Any, Any]()
-    for step in sent:
+    for step in records:
         for key, gradient in step.gradients.items():
             parameter = modules[step.name].get_parameter(key)
             ours[parameter] = ours.get(parameter, 0) + gradient
@@ -182,8 +182,8 @@ def _delta(layer: ForwardRecord, k: int) -> str:
     kind = type(layer.module).__name__.lower()
     if type(layer.module) is nn.Linear:
         return f"δ{k - 1} = Wᵀ δ{k}"
-    entry_by_entry = layer.input.shape == layer.output.shape and "softmax" not in kind and next(layer.module.parameters(), None) is None
-    return f"δ{k - 1} = {kind}'(h{k - 1}) * δ{k}" if entry_by_entry else f"δ{k - 1} = Jᵀ δ{k} of {kind}"
+    elementwise = layer.input.shape == layer.output.shape and "softmax" not in kind and next(layer.module.parameters(), None) is None
+    return f"δ{k - 1} = {kind}'(h{k - 1}) * δ{k}" if elementwise else f"δ{k - 1} = Jᵀ δ{k} of {kind}"
 
 
 def _label(k: int, layer: ForwardRecord) -> str:
@@ -191,17 +191,17 @@ def _label(k: int, layer: ForwardRecord) -> str:
 
 
 def _size(tensor: Any, skip: int = 1) -> str:
-    """Without the axis of the one example."""
+    """The shape without the batch axis."""
     return " × ".join(map(str, tensor.shape[skip:])) or "1"
 
 
-def _show(tensor: Any, most: int) -> str:
+def _show(tensor: Any, max_numbers: int) -> str:
     flat = tensor.detach().flatten().tolist()
-    return "  ".join(f"{value or 0.0:.4g}" for value in flat[:most]) + ("  …" if len(flat) > most else "")
+    return "  ".join(f"{value or 0.0:.4g}" for value in flat[:max_numbers]) + ("  …" if len(flat) > max_numbers else "")
 
 
 def tiny() -> Subject:
-    """A 2-2-1 network with round weights: every line can be checked with pencil and paper."""
+    """A 2-2-1 network with round weights: every line can be checked by hand."""
     with preserve_state():
         first, last = nn.Linear(2, 2), nn.Linear(2, 1)
     with torch.no_grad():
@@ -212,4 +212,4 @@ def tiny() -> Subject:
     net = nn.Sequential(first, nn.Sigmoid(), last)
     x = torch.tensor([[2.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, -1.0], [-1.0, 2.0]])
     batch = Batch(x=x, y=x.sum(1, keepdim=True) - 2, ids=torch.arange(5))
-    return Subject(net, batch, _Nll(classes=False), Data(train=_Rows(batch), name="tiny", task="values"), METRICS, "tiny")
+    return tiny_subject(net, batch, Nll(classes=False), task="values")

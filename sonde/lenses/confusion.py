@@ -1,4 +1,4 @@
-"""Which class is taken for which: confusion matrix, and precision, recall and F1 of every class."""
+"""Confusion matrix, and precision, recall and F1 of every class."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from ..core.reading import Heat, Reading, Subject, Table
 from .tools.readonly import guard, not_classes, predict_labels
 from .tools.tiny import images
 
-MOST = 128
-"""classes that a matrix can show"""
+REPORT = {"position": 30, "section": "Predictions"}
+MAX_CLASSES = 128
 
 
 def why_not(subject: Subject) -> str:
     missing, many = not_classes(subject), len(getattr(subject.data, "classes", ()))
-    return missing or (f"{many:,} classes are more than a matrix can show" if many > MOST else "")
+    return missing or (f"{many:,} classes are more than a matrix can show" if many > MAX_CLASSES else "")
 
 
 @guard
 def read(subject: Subject) -> list[Reading]:
-    """The matrix (true class down, predicted class across) and a table per class; a ratio without examples is '-'."""
+    """The matrix (true class in rows, predicted class in columns) and a table per class; a ratio without examples is '-'."""
     y, y_pred, _, _, names = predict_labels(subject)
-    k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "places"  # pixels or tokens have a class each
+    k, unit = len(names), "examples" if subject.batch.y.numel() == len(subject.batch) else "positions"  # each pixel or token has a class
     counts = torch.bincount(y * k + y_pred, minlength=k * k).reshape(k, k)
     right, true, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
     total, correct = int(counts.sum()), int(right.sum())
 
-    def ratio(above: torch.Tensor, below: torch.Tensor) -> list[float | None]:
-        return [a / b if b else None for a, b in zip(above.tolist(), below.tolist(), strict=True)]
+    def ratio(numerator: torch.Tensor, denominator: torch.Tensor) -> list[float | None]:
+        return [a / b if b else None for a, b in zip(numerator.tolist(), denominator.tolist(), strict=True)]
 
     matrix = Heat(
         "Confusion matrix",
@@ -49,7 +49,7 @@ def read(subject: Subject) -> list[Reading]:
             unit: true,
         },
         axes=["class"],
-        note="Precision: share of the answers 'this class' that are right. Recall: share of the class that is found.",
+        note="Precision: fraction of the predictions of a class that are correct. Recall: fraction of a class that is predicted correctly.",
         formats=dict.fromkeys(("precision", "recall", "F1"), "percent"),
     )
     return [matrix, table]
@@ -58,12 +58,12 @@ def read(subject: Subject) -> list[Reading]:
 def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
     if not total:
         return f"No labeled {unit}."
-    text = f"{correct:,} of {total:,} right ({100 * correct / total:.2f} %)."
+    text = f"{correct:,} of {total:,} correct ({100 * correct / total:.2f} %)."
     wrong = counts.clone().fill_diagonal_(0)
     if int(wrong.max()):
         row, column = divmod(int(wrong.argmax()), len(names))
-        often = int(wrong.max())
-        text += f" Most frequent mistake: {names[row]} taken for {names[column]}, {often:,} {'time' if often == 1 else 'times'}."
+        count = int(wrong.max())
+        text += f" Most frequent mistake: {names[row]} predicted as {names[column]}, {count:,} {'time' if count == 1 else 'times'}."
     return text
 
 

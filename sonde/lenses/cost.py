@@ -1,16 +1,16 @@
 """What a network costs, layer by layer: output size, weights, biases, FLOPs, activation memory, receptive field.
 
 The network is run once on the meta device, where tensors have sizes and no memory, so the largest model is counted in
-milliseconds (the first count of a process waits for torch to load its meta kernels).  All figures are for one example.
+milliseconds (the first count of a process waits for torch to load its meta kernels).  All values are for one example.
 
 Convention: one multiply-add is 2 FLOPs and adding a bias is 1.  An activation is 1 per element, a softmax 3 (exponential,
 sum, division).  A norm is 2 per element where the statistics are stored, 5 where they are computed, and 1 more for each
 of scale and shift.  Pooling over k entries is k-1 comparisons, or k additions and divisions.  Copies and views are free.
-A layer not listed here has unknown FLOPs, written '-' and never taken for zero.  Operations written out in a container's
-forward, such as the sum of a residual block, are counted by the same convention in a row of the container itself: matrix
-products, convolutions, sums and products entry by entry, activations, softmax; anything else there counts nothing.  Where
-more than copies ran in a container with parameters of its own and nothing was counted, its FLOPs are unknown.  The small
-layers of this library that hold nothing else, such as the short convolution of a mixer, are counted so too.
+A layer not listed here has unknown FLOPs, written '-' and never counted as zero.  Operations in a container's own forward,
+such as the sum of a residual block, are counted by the same convention in a row of the container itself: matrix products,
+convolutions, elementwise sums and products, activations, softmax; other operations count 0.  Where a container with
+parameters of its own ran operations other than copies and none was counted, its FLOPs are unknown.  Small layers of this
+library without submodules, such as the short convolution of a mixer, are counted the same way.
 
 Receptive field of layer L in a chain of convolutions and pools: 1 + sum_l (k_l - 1) d_l prod_{m<l} s_m.
 """
@@ -42,6 +42,8 @@ from ..nn.recurrence.choose import flops
 from ..nn.short_conv import ShortConv
 from .tools.readonly import guard, no_model, preserve_state
 from .tools.tiny import images
+
+REPORT = {"position": 80}
 
 
 @dataclass(frozen=True)
@@ -95,17 +97,17 @@ class Cost:
 
 
 def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> Cost:
-    """Count a network without running it for real.
+    """Count a network on the meta device, without computing anything.
 
     Args:
-        model: a module, real or meta, or a function that makes one (called under `torch.device("meta")`)
+        model: a module on any device, or a function that returns one (called under `torch.device("meta")`)
         example: a Batch or tensor with a batch axis, or the size of one example without it
-        dtype: of the input, where only its size is given; token ids are torch.int64
+        dtype: of the input if `example` is a size; token ids are torch.int64
     """
     net, batch = on_meta(model, example, dtype)
     with preserve_state(), torch.enable_grad(), torch.device("meta"):
         walk = _Walk(net, batch)
-        with walk.strange, walk.products:
+        with walk.uncounted, walk.products:
             try:
                 ask(net, batch)
             except Exception as error:
@@ -114,33 +116,33 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
 
 
 def on_meta(model: Any, example: Batch | Tensor | Sequence[int], dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Batch]:
-    """A copy of the network and a batch of one example for it, both without memory; the arguments are those of `cost`."""
+    """A copy of the network and a batch of one example, both on the meta device; the arguments are those of `cost`."""
     with preserve_state(), torch.enable_grad(), torch.device("meta"):
         net = _on_meta(model)
         return net, _input(net, example, dtype)
 
 
 def _on_meta(model: Any) -> nn.Module:
-    """A copy whose tensors are all meta: each tensor is swapped while copying, so nothing is ever held twice."""
+    """A copy whose tensors are all meta: each tensor is replaced during the copy, so no weight is ever duplicated."""
     if not isinstance(model, nn.Module):
         try:
             model = model()
         except Exception as error:
             raise BadInput(f"the model cannot be built on the meta device: {error}", fix="build it first and pass the module") from error
-    held: dict[int, Any] = {}
+    replacements: dict[int, Any] = {}
     for module in model.modules():
         owned = (*module._parameters.values(), *module._buffers.values(), *vars(module).values())
         for tensor in (item for item in owned if isinstance(item, Tensor)):
-            twin = torch.empty_like(tensor, device="meta", requires_grad=False)
-            held[id(tensor)] = nn.Parameter(twin, requires_grad=False) if isinstance(tensor, nn.Parameter) else twin
-    net = copy.deepcopy(model, held).eval()
-    for parameter in net.parameters():  # a gradient keeps torch from its fused attention, which no hook can look into
+            meta = torch.empty_like(tensor, device="meta", requires_grad=False)
+            replacements[id(tensor)] = nn.Parameter(meta, requires_grad=False) if isinstance(tensor, nn.Parameter) else meta
+    net = copy.deepcopy(model, replacements).eval()
+    for parameter in net.parameters():  # with gradients, torch does not use its fused attention, whose parts no hook sees
         parameter.requires_grad_(parameter.is_floating_point())
     return net
 
 
 def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch.dtype) -> Batch:
-    """The fields that the network reads, but lengths: without memory there is no telling them, so a row counts in full."""
+    """The fields that the network reads, except lengths: a meta tensor has no values, so a row counts at full length."""
     if not isinstance(example, (Batch, Tensor)):
         shape = tuple(example)
         if not all(isinstance(size, int) and size >= 0 for size in shape):
@@ -158,7 +160,7 @@ def _input(net: nn.Module, example: Batch | Tensor | Sequence[int], dtype: torch
 
 
 class _Walk:
-    """Follows one forward pass by hooks and fills the rows."""
+    """Follows one forward pass with hooks and fills the rows."""
 
     def __init__(self, net: nn.Module, batch: Batch) -> None:
         self.products = FlopCounterMode(display=False, custom_mapping=_operation_flops())
@@ -166,10 +168,10 @@ class _Walk:
         self.rows: dict[nn.Module, CostRow] = {}
         self.own: dict[nn.Module, int] = {}  # FLOPs of a container's own matrix products
         self.stack: list[list[Any]] = []  # module, FLOPs counted at entry, FLOPs of its children
-        self.strange = _UncountedOperations(self)
+        self.uncounted = _UncountedOperations(self)
         self.counted: set[Tensor] = set()
         self.inputs = list(batch.fields.values())
-        self.held: list[Any] = [*self.inputs]  # keeps ids and storages from being used again
+        self.alive: list[Any] = [*self.inputs]  # keeps tensors alive so that no id or storage is reused
         self.storages = {x.untyped_storage()._cdata for x in self.inputs}
         self.fields = {id(x): ((1,) * (x.dim() - 2), (1,) * (x.dim() - 2)) for x in self.inputs if x.dim() > 2}
         for module in net.modules():
@@ -197,7 +199,7 @@ class _Walk:
             return
         fresh = [t for t in tensors if t.untyped_storage()._cdata not in self.storages]
         self.storages |= {t.untyped_storage()._cdata for t in fresh}
-        self.held += tensors
+        self.alive += tensors
         self.follow(module, inputs, tensors)
         flops = rule(module, inputs, output) if rule else inside if isinstance(module, _AS_WRITTEN) else None
         row = self.rows.get(module) or CostRow(self.names[module], type(module).__name__, calls=0)
@@ -225,10 +227,10 @@ class _Walk:
             self.fields[id(outputs[0])] = field, tuple(j * ss for j, ss in zip(jump, s, strict=True))
 
     def join(self, parts: tuple[Any, ...], total: Tensor) -> None:
-        """A sum has the largest field that is known of its parts: a shortcut sees no more than what it goes around."""
+        """The field of a sum is the largest known field of its parts: a shortcut connection never sees more than the layers it skips."""
         known = [self.fields[id(part)] for part in parts if id(part) in self.fields]
         if known:
-            self.held.append(total)
+            self.alive.append(total)
             self.fields[id(total)] = max(known, key=lambda field: field[0])
 
     def finish(self) -> list[CostRow]:
@@ -239,7 +241,7 @@ class _Walk:
             if module in self.own:
                 if not (self.own[module] or weights or biases):
                     continue
-                row = replace(row, flops=self.own[module] or (None if module in self.strange.modules else 0))
+                row = replace(row, flops=self.own[module] or (None if module in self.uncounted.modules else 0))
             done.append(replace(row, weights=weights, biases=biases))
         for module, name in self.names.items():
             weights, biases = self.parameters(module, whole=False)
@@ -269,7 +271,7 @@ class _Walk:
 
 
 class _UncountedOperations(TorchDispatchMode):
-    """Watches what runs between layers: an operation that is neither counted nor a copy, and sums, which see what their parts see."""
+    """Sees the operations between layers: notes modules that ran one that is neither counted nor a copy, and joins fields at sums."""
 
     def __init__(self, walk: _Walk) -> None:
         super().__init__()
@@ -293,7 +295,7 @@ _COPYING = {
         *("zeros_like", "ones_like", "empty_like", "full_like", "pixel_shuffle", "pixel_unshuffle"),
     )
 }
-"""operations that move numbers, beside views"""
+"""operations that only move numbers, besides views"""
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -305,7 +307,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 def _operation_flops() -> dict[Any, Any]:
-    """FLOPs of operations that stand in a container's forward, beside torch's own formulas for products and convolutions."""
+    """FLOPs of operations in a container's forward, besides torch's own formulas for products and convolutions."""
     aten = torch.ops.aten
 
     def per_output(count: int) -> Callable[..., int]:
@@ -327,7 +329,7 @@ def _operation_flops() -> dict[Any, Any]:
 
 
 def attention_on_cpu() -> dict[Any, Any]:
-    """FLOPs of torch's attention on a CPU, which torch itself counts on a GPU only."""
+    """FLOPs of torch's attention on a CPU; torch itself counts it only on a GPU."""
 
     def count(q: Any, k: Any, v: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
         """Scores and weighted sums of all pairs, from the shapes (B, H, T, d)."""
@@ -337,7 +339,7 @@ def attention_on_cpu() -> dict[Any, Any]:
 
 
 def _kernel_flops() -> dict[Any, Any]:
-    """FLOPs of the fused recurrences: of linear ones by their cost model, of cells by their formula."""
+    """FLOPs of the fused recurrences: linear ones by their cost model, cells by their formula."""
 
     def of(*names: str) -> Callable[..., int]:
         def count(*args: Any, out_val: Any = None, **_: Any) -> int:
@@ -346,10 +348,10 @@ def _kernel_flops() -> dict[Any, Any]:
         count._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
         return count
 
-    pointwise = dict(zip(GateKind, (2, 2, 11, 12, 13, 15, 14)))  # sums, products and functions of one number of the state
+    pointwise = dict(zip(GateKind, (2, 2, 11, 12, 13, 15, 14)))  # elementwise FLOPs per number of the state
 
     def cell(kind: int, p: Any, weight: Any, inner: Any, *_: Any, out_val: Any = None, **__: Any) -> int:
-        """Products of the state, (B, H), with (gates H, H) at each step of p (B, T, *), and what is done to each number."""
+        """Products of the state (B, H) with weights (gates H, H) at each step of p (B, T, *), and the elementwise operations."""
         H = weight[1]
         return p[0] * p[1] * H * (2 * weight[0] + (2 * H if inner else 0) + pointwise[GateKind(kind)])
 
@@ -367,7 +369,7 @@ FlopRule = Callable[[Any, tuple[Any, ...], Any], int]
 
 
 def _rule(module: nn.Module) -> FlopRule | None:
-    """The rule of a layer.  A subclass has its parent's rule only while it runs its parent's forward."""
+    """The rule of a layer.  A subclass has its parent's rule only if it does not override forward."""
     for base in type(module).__mro__:
         if base in _RULES:
             return _RULES[base] if type(module).forward is base.forward else None  # type: ignore[attr-defined]
@@ -412,7 +414,7 @@ def _rms_norm(module: Any, inputs: Any, output: Tensor) -> int:
 
 
 def _pool(module: Any, inputs: Any, output: Any) -> int:
-    """Comparisons or additions and a division per window; an adaptive pool has windows of unequal size."""
+    """Comparisons, or additions and a division, per window; windows of an adaptive pool differ in size."""
     first, average, axes = _tensors(output)[0], isinstance(module, _AVERAGES), inputs[0].dim() - 2
     if isinstance(module, _ADAPTIVE):
         before, after = inputs[0].shape[-axes:], first.shape[-axes:]
@@ -424,16 +426,16 @@ def _pool(module: Any, inputs: Any, output: Any) -> int:
 
 
 def _recurrent(module: Any, inputs: Any, output: Any) -> int | None:
-    """Per step: gates from input and state, their sum, biases, then the cell's own pointwise work."""
+    """Per step: gates from input and state, their sum, biases, then the elementwise operations of the cell."""
     if module.proj_size:
         return None
     gates, pointwise = {"RNN": (1, 1), "LSTM": (4, 9), "GRU": (3, 8)}[module.mode.split("_")[0]]
     steps = output[0].numel() // output[0].shape[-1]
-    width, ways = module.hidden_size, 1 + module.bidirectional
+    width, directions = module.hidden_size, 1 + module.bidirectional
     total = 0
     for layer in range(module.num_layers):
-        size = module.input_size if layer == 0 else width * ways
-        total += steps * ways * width * (gates * (2 * (size + width) + 1 + 2 * module.bias) + pointwise)
+        size = module.input_size if layer == 0 else width * directions
+        total += steps * directions * width * (gates * (2 * (size + width) + 1 + 2 * module.bias) + pointwise)
     return total
 
 
@@ -538,14 +540,14 @@ def read(subject: Subject) -> Reading:
 
 
 def size_text(sizes: Sequence[int | str]) -> str:
-    """Sizes as people write them: 5 x 192 x 256."""
+    """Sizes as text: 5 × 192 × 256."""
     return " × ".join(map(str, sizes)) or "1"
 
 
 def describe_totals(profile: Cost) -> str:
-    """The totals in a sentence, honest about what could not be counted."""
-    least = "at least " if profile.unknown else ""
-    text = f"{profile.parameters:,} parameters, {least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."
+    """The totals in a sentence, with the layers whose FLOPs are unknown."""
+    at_least = "at least " if profile.unknown else ""
+    text = f"{profile.parameters:,} parameters, {at_least}{si(profile.flops)}FLOPs, {bytes_(profile.memory)} of activations."
     if profile.unknown:
         text += f" Unknown FLOPs: {', '.join(profile.unknown[:5])}{' and more' if len(profile.unknown) > 5 else ''}."
     return text

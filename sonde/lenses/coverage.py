@@ -1,4 +1,4 @@
-"""Coverage: which share of a text's n-grams occurred in the training text, for n = 1 to 5."""
+"""Coverage: the fraction of a text's n-grams that occur in the training text, for n = 1 to 5."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..models.ngram import Ngram
 from .tools.readonly import guard
-from .tools.tokens import ends, letters, no_tokens, original, spell_tokens
+from .tools.tiny import letters
+from .tools.tokens import ends, no_tokens, original, spell_tokens
 
 ROWS = 512
-"""rows of the training part taken at a time"""
+"""training rows read at a time"""
 
 
 def why_not(subject: Subject) -> str:
@@ -25,51 +26,51 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, order: Annotated[int, Range(1, 12)] = 5, most: Annotated[int, Range(1)] = 2_000_000) -> Reading:
-    """Share of the n-grams of the batch that also occur in the training text, counting repeats.
+    """Fraction of the n-grams of the batch that also occur in the training text, counting repeats.
 
     Args:
-        order: the longest grams
-        most: how many training tokens to read
+        order: the largest n
+        most: maximum number of training tokens to read
     """
     train, texts = training_text(subject.data.train, most), rows(subject.batch)
     size = 1 + max(int(row.max()) for row in (*train, *texts))
-    shares, counts = gram_coverage(train, texts, size, order)
+    fractions, counts = gram_coverage(train, texts, size, order)
     names = [f"{n} token{'s' if n > 1 else ''}" for n in range(1, order + 1)]
-    read_all = sum(map(len, train))
+    training_tokens = sum(map(len, train))
     return Bars(
-        "Grams of the text that training had seen",
-        {"% seen": [100 * share for share in shares]},
-        axes=["gram"],
-        note=f"{counts[0]:,} tokens in {len(texts):,} texts, against {read_all:,} tokens of training. "
-        f"A new text of the same kind tells how much of it can be memorized; {max(size, len(spell_tokens(subject))):,} different tokens.",
+        "n-grams of the text that occur in the training text",
+        {"% seen": [100 * fraction for fraction in fractions]},
+        axes=["n-gram"],
+        note=f"{counts[0]:,} tokens in {len(texts):,} texts, compared with {training_tokens:,} training tokens. "
+        f"On new text of the same kind this is how much could be memorized. Vocabulary: {max(size, len(spell_tokens(subject))):,} tokens.",
         labels=names,
-        results={"shares": shares, "grams": counts},
+        results={"shares": fractions, "grams": counts},
     )
 
 
 def gram_coverage(train: list[Any], texts: list[Any], vocabulary: int, order: int) -> tuple[list[float], list[int]]:
-    """For n = 1 ... order the share of the texts' grams that are in the training text, and how many grams there are."""
+    """For n = 1 ... order: the fraction of the texts' n-grams that are in the training text, and the number of n-grams."""
     model = Ngram(train, vocabulary, order, "none")
     matches, counts = [0.0] * order, [0] * order
     for row in texts:
-        for m, share in enumerate(model.coverage(row)):
+        for m, fraction in enumerate(model.coverage(row)):
             if (n := len(row) - m) > 0:
-                matches[m] += share * n
+                matches[m] += fraction * n
                 counts[m] += n
     return [hits / n if n else math.nan for hits, n in zip(matches, counts, strict=True)], counts
 
 
-def training_text(source: Any, most: int) -> list[Any]:
+def training_text(source: Any, max_tokens: int) -> list[Any]:
     """The training text as rows of tokens: the whole of it where windows overlap, else row by row."""
-    source = getattr(source, "windows", source)  # as they were before anything was hidden
+    source = getattr(source, "windows", source)  # the windows before tokens were masked
     if getattr(source, "tokens", None) is not None:
-        return [source.tokens[:most].long()]
+        return [source.tokens[:max_tokens].long()]
     texts: list[Any] = []
     for start in range(0, len(source), ROWS):
-        if most <= 0:
+        if max_tokens <= 0:
             break
         texts += (new := rows(source[torch.arange(start, min(start + ROWS, len(source)))]))
-        most -= sum(map(len, new))
+        max_tokens -= sum(map(len, new))
     return texts
 
 

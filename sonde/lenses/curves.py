@@ -1,4 +1,4 @@
-"""How a run went: loss, validation metrics, learning rate and gradient norm over the steps."""
+"""Learning curves: loss, validation metrics, learning rate and gradient norm over the steps."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..core.metrics import direction
 from ..core.numbers import number
 from ..core.reading import Lines, Reading, Subject
 from .tools.readonly import guard
 from .tools.tiny import images
 
+REPORT = {"position": 10, "section": "Learning curves"}
 CurvePoints = tuple[list[float], list[float]]
 """steps and values"""
-NOT_FIGURES = ("step", "epoch", "model_step", "phase")
-OF_TRAINING = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
-LARGER_IS_BETTER = ("accuracy", "r2", "f1", "precision", "recall")
-NONE_IS_BEST = ("kl", "discriminator", "generator", "fake", "real", "r1")
-"""parts of a bound, and losses of two networks that compete: neither direction is better"""
+NOT_METRICS = ("step", "epoch", "model_step", "phase")
+TRAINING_METRICS = {"lr": "Learning rate", "grad_norm": "Gradient norm"}
 COLORS = {"train": 0, "valid": 1, "test": 2}
-LOGARITHMIC = 20  # a positive figure that spans more than this factor is drawn on a logarithmic axis
+LOGARITHMIC = 20  # a positive metric that spans more than this factor is drawn on a logarithmic axis
 SMOOTHED = 60  # a line with this many points gets a running mean over a twentieth of them
 
 
@@ -29,35 +28,35 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject) -> list[Reading]:
-    """One panel per figure; training and validation values of the same figure share a panel."""
+    """One panel per metric; training and validation values of the same metric share a panel."""
     grouped: dict[str, dict[str, CurvePoints]] = {}
     for key, line in without_copies(series(subject.metrics)).items():
-        split, _, figure = key.rpartition("/")
-        grouped.setdefault(figure, {})[figure if figure in OF_TRAINING else split or "train"] = line
-    for lines in grouped.values():  # the test metrics are one point at the end, which a curve would only hide
+        split, _, metric = key.rpartition("/")
+        grouped.setdefault(metric, {})[metric if metric in TRAINING_METRICS else split or "train"] = line
+    for lines in grouped.values():  # test metrics are a single point at the end, not a curve
         longer = {label: line for label, line in lines.items() if len(line[0]) > 1}
         for label in set(lines) - set(longer or lines):
             del lines[label]
     first = [name for name in ("loss", "accuracy") if name in grouped]
-    last = [name for name in OF_TRAINING if name in grouped]
+    last = [name for name in TRAINING_METRICS if name in grouped]
     return [panel(name, grouped[name]) for name in (*first, *sorted(set(grouped) - {*first, *last}), *last)]
 
 
 def panel(key: str, lines: Mapping[str, CurvePoints], colors: Mapping[str, int] = COLORS) -> Reading:
-    """One figure, one line per label; `colors` {label: place in the palette} keeps a label's color from panel to panel."""
-    split, _, figure = key.rpartition("/")
+    """One metric, one line per label; `colors` {label: index in the palette} gives a label the same color in every panel."""
+    split, _, metric = key.rpartition("/")
     flat = [value for _, values in lines.values() for value in values if value == value]
-    log = figure not in (*LARGER_IS_BETTER, "lr") and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
-    words = OF_TRAINING.get(figure, figure.replace("_", " "))
+    log = metric != "lr" and direction(metric) != "max" and bool(flat) and min(flat) > 0 and max(flat) > LOGARITHMIC * min(flat)
+    words = TRAINING_METRICS.get(metric, metric.replace("_", " "))
     title = f"{split} {words}".strip()
-    smooth = {label: len(steps) // 20 | 1 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and figure != "lr"}
-    notes = [_note(figure, lines) if "valid" in lines else ""]
+    smooth = {label: len(steps) // 20 | 1 for label, (steps, _) in lines.items() if len(steps) >= SMOOTHED and metric != "lr"}
+    notes = [_note(metric, lines) if "valid" in lines else ""]
     if smooth:
-        notes.append(f"Thick over thin: mean of {max(smooth.values())} neighboring rows.")
+        notes.append(f"The thick line is a running mean over {max(smooth.values())} rows.")
     return Lines(
         title[:1].upper() + title[1:],
         {label: values for label, (_, values) in lines.items()},
-        axes=["step", figure],
+        axes=["step", metric],
         note=" ".join(filter(None, notes)),
         x={label: steps for label, (steps, _) in lines.items()},
         log=["y"] if log else [],
@@ -66,31 +65,29 @@ def panel(key: str, lines: Mapping[str, CurvePoints], colors: Mapping[str, int] 
     )
 
 
-def _note(figure: str, lines: Mapping[str, CurvePoints]) -> str:
-    at = best(figure, lines["valid"])
+def _note(metric: str, lines: Mapping[str, CurvePoints]) -> str:
+    at = best(metric, lines["valid"])
     if at is None:
         return ""
-    word = "Highest" if figure in LARGER_IS_BETTER else "Lowest"
-    return f"{word} validation {figure.replace('_', ' ')} {number(at[0])} at step {number(at[1])}."
+    word = "Highest" if direction(metric) == "max" else "Lowest"
+    return f"{word} validation {metric.replace('_', ' ')} {number(at[0])} at step {number(at[1])}."
 
 
-def best(figure: str, line: CurvePoints) -> tuple[float, float] | None:
-    """(value, step) of the best value of a line, or None where it has none."""
-    if figure in NONE_IS_BEST:
-        return None
+def best(metric: str, line: CurvePoints) -> tuple[float, float] | None:
+    """(value, step) of the best value of a line, or None where no value is better than another."""
     good = [(value, step) for step, value in zip(*line, strict=True) if value == value]
-    if not good:
+    if not good or direction(metric) is None:
         return None
-    return max(good, key=lambda pair: pair[0]) if figure in LARGER_IS_BETTER else min(good, key=lambda pair: pair[0])
+    return max(good, key=lambda pair: pair[0]) if direction(metric) == "max" else min(good, key=lambda pair: pair[0])
 
 
 def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, CurvePoints]:
-    """Name -> (steps, values) of every figure; a value that is not a number becomes NaN, so that the line breaks there."""
+    """Name -> (steps, values) of every metric; a missing value becomes NaN, so that the line has a gap there."""
     history: dict[str, CurvePoints] = {}
     for row in metrics:
         step = row.get("step")
         for name, value in row.items():
-            if name in NOT_FIGURES or isinstance(step, bool) or not isinstance(step, (int, float)):
+            if name in NOT_METRICS or isinstance(step, bool) or not isinstance(step, (int, float)):
                 continue
             if value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
                 steps, values = history.setdefault(name, ([], []))
@@ -100,13 +97,13 @@ def series(metrics: Sequence[Mapping[str, Any]]) -> dict[str, CurvePoints]:
 
 
 def without_copies(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Figures by key, without terms such as nll that are the whole loss of their part of the data."""
-    kept = {}
+    """Metrics without terms such as nll that equal the whole loss of their split."""
+    distinct = {}
     for key, value in metrics.items():
-        split, slash, figure = key.rpartition("/")
-        if figure == "loss" or not _nearly_equal(value, metrics.get(f"{split}{slash}loss")):
-            kept[key] = value
-    return kept
+        split, slash, metric = key.rpartition("/")
+        if metric == "loss" or not _nearly_equal(value, metrics.get(f"{split}{slash}loss")):
+            distinct[key] = value
+    return distinct
 
 
 def _nearly_equal(a: Any, b: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Equivariance: how far each layer's maps of a shifted, turned or enlarged image are from shifted, turned or enlarged maps.
+"""Equivariance error: how far the feature maps of a shifted, rotated or enlarged image are from the shifted, rotated or enlarged maps.
 
-The error of a layer f under t is |f(t(x)) - t(f(x))| / |t(f(x))| in root mean square over images, channels and places; 0 is
-exact.  A convolution is equivariant to shifts, but for its edges and where it leaves out places; turning and enlarging an
-image change what its weights see.  Of an answer without places the error is |f(t(x)) - f(x)| / |f(x)|, its invariance.
+The error of a layer f under t is |f(t(x)) - t(f(x))| / |t(f(x))| in root mean square over images, channels and positions; 0 is
+exact.  A convolution is equivariant to shifts, except at the edges and with a stride; it is not equivariant to rotation and
+scale.  For an output without spatial axes the error is |f(t(x)) - f(x)| / |f(x)|, the error of invariance.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.nn.functional import interpolate, pad
 from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
-from .tools.pictures import jumps, maps, maps_of, no_maps, spread_evenly
-from .tools.readonly import guard, preserve_state
+from .tools.pictures import jumps, maps, maps_of, no_maps
+from .tools.readonly import guard, preserve_state, spread_evenly
 from .tools.tiny import images
 
 if TYPE_CHECKING:
@@ -35,75 +35,72 @@ def read(
     examples: Annotated[int, Range(1, 4096)] = 32,
     layers: Annotated[int, Range(1, 64)] = 16,
 ) -> Reading:
-    """The error of each layer under four changes of the image.
+    """The error of each layer under four transformations of the image.
 
     Args:
-        pixels: of a shift to the right; a layer whose places are further apart is shifted by a part of a place
-        examples: images to look at, the first of the batch
-        layers: how many to show, from the first to the last
+        pixels: shift to the right; maps of a layer with a stride are shifted by a fraction of a position
+        examples: how many images, the first of the batch
+        layers: how many to show, evenly spaced from the first to the last
     """
     with preserve_state(subject.model), torch.no_grad():
         table = errors(subject.model, subject.batch[:examples], pixels)
     names = list(next(iter(table.values())))
-    answer = [names.pop()] if names[-1] == ANSWER else []
-    names = spread_evenly(names, layers) + answer
+    output = [names.pop()] if names[-1] == OUTPUT else []
+    names = spread_evenly(names, layers) + output
     return Bars(
-        "Error of equivariance",
-        {change: [own.get(name) for name in names] for change, own in table.items()},
+        "Equivariance error",
+        {change: [by_layer.get(name) for name in names] for change, by_layer in table.items()},
         axes=["layer"],
-        note=f"|f(t(x)) − t(f(x))| / |t(f(x))| over {min(examples, len(subject.batch))} images; 0 is exact. Shifts are {pixels} to the "
-        "right: around the edge, or off it with zeros coming in, where what came in is not compared. A turn is by 90°, enlarging to twice "
-        "the size." + (" The last row is the answer, whose error is that of invariance, |f(t(x)) − f(x)| / |f(x)|." if answer else ""),
+        note=f"|f(t(x)) − t(f(x))| / |t(f(x))| over {min(examples, len(subject.batch))} images; 0 is exact. Shifts are {pixels} pixels to "
+        "the right: circular, or with zero padding, which is not compared. Rotation is by 90°, enlargement by a factor of 2."
+        + (" The last row is the model's output and shows its invariance error, |f(t(x)) − f(x)| / |f(x)|." if output else ""),
         labels=names,
     )
 
 
-ANSWER = "answer"
-CHANGES = ("shift around", "shift off the edge", "turn", "enlarge")
+OUTPUT = "model output"
+TRANSFORMS = ("circular shift", "shift", "rotation", "enlargement")
 
 
 def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | None]]:
-    """For each change its error at each layer; None where the network does not take the changed image so far."""
+    """For each transformation the error of each layer; None where the transformed image does not reach the layer."""
     x, before = batch.x, maps(model, batch)
-    apart = jumps(model, batch, before)
-    plain = ask(model, batch)
-    answer = plain if hasattr(plain, "dim") and plain.dim() == 2 else None
+    strides = jumps(model, batch, before)
+    output: Any = ask(model, batch)
+    output = output if hasattr(output, "dim") and output.dim() == 2 else None
     table: dict[str, dict[str, float | None]] = {}
-    for change in CHANGES:
-        turned = transform(change, x, pixels)
-        after = maps_of(model, batch, turned)
+    for change in TRANSFORMS:
+        transformed = transform(change, x, pixels)
+        after = maps_of(model, batch, transformed)
         own: dict[str, float | None] = {}
         for name, old in before.items():
             if name not in after or len(after[name]) != len(old):
                 own[name] = None
                 continue
-            steps = pixels / apart[name][1]
+            steps = pixels / strides[name][1]
             a, b = _common(change, after[name], transform(change, old, steps, after[name].shape[-2:]), steps)
             own[name] = _error(a, b)
-        if answer is not None:
-            own[ANSWER] = _error(new, answer) if (new := _output_for(model, batch.replace(x=turned))) is not None else None
+        if output is not None:
+            own[OUTPUT] = _error(new, output) if (new := _output_for(model, batch.replace(x=transformed))) is not None else None
         table[change] = own
     return table
 
 
 def transform(change: str, maps: Tensor, steps: float, size: Any = None) -> Tensor:
-    """Images or maps (B, C, h, w) changed; `size` is that to which an enlarged map belongs."""
-    if change == "turn":
+    """Images or maps (B, C, h, w) transformed; `size` is the size after enlargement, by default twice the size."""
+    if change == "rotation":
         return maps.rot90(1, (2, 3))
-    if change == "enlarge":
+    if change == "enlargement":
         size = size or tuple(2 * n for n in maps.shape[-2:])
         return interpolate(maps, size=size, mode="bilinear", align_corners=False)
-    return _shift(maps, steps, around=change == "shift around")
+    return _shift(maps, steps, circular=change == "circular shift")
 
 
-def _shift(maps: Tensor, steps: float, around: bool) -> Tensor:
-    """Maps moved to the right, in between two places by both of them; around the edge, or with zeros coming in."""
+def _shift(maps: Tensor, steps: float, circular: bool) -> Tensor:
+    """Maps shifted to the right, circularly or with zero padding; a fraction of a step interpolates between two positions."""
 
     def move(whole: int) -> Tensor:
-        if around:
-            return maps.roll(whole, 3)
-
-        return pad(maps, (whole, 0))[..., : maps.shape[-1]]
+        return maps.roll(whole, 3) if circular else pad(maps, (whole, 0))[..., : maps.shape[-1]]
 
     low = int(steps)
     part = steps - low
@@ -111,11 +108,11 @@ def _shift(maps: Tensor, steps: float, around: bool) -> Tensor:
 
 
 def _common(change: str, a: Tensor, b: Tensor, steps: float) -> tuple[Tensor, Tensor]:
-    """The places that are compared: all of them, but of a shift off the edge those that were in the image before."""
-    if a.shape != b.shape:  # an odd side, of which one place more is left over
+    """The positions that are compared: all of them, but not the zero padding of a shift."""
+    if a.shape != b.shape:  # an odd side, which leaves one position more
         h, w = (min(m, n) for m, n in zip(a.shape[-2:], b.shape[-2:], strict=True))
         a, b = a[..., :h, :w], b[..., :h, :w]
-    start = min(math.ceil(steps), a.shape[-1] - 1) if change == "shift off the edge" else 0
+    start = min(math.ceil(steps), a.shape[-1] - 1) if change == "shift" else 0
     return a[..., start:], b[..., start:]
 
 
@@ -125,10 +122,10 @@ def _error(a: Tensor, b: Tensor) -> float | None:
 
 
 def _output_for(model: Any, batch: Any) -> Any:
-    """The answer to an image of any size, None where the model takes no such image."""
+    """The output for an image of any size, or None where the model does not accept that size."""
     try:
         return ask(model, batch)
-    except Exception:  # the sizes a network takes are known to itself alone
+    except Exception:  # only the network itself knows which sizes it accepts
         return None
 
 

@@ -1,4 +1,4 @@
-"""Feature maps: what the layers of a network make of one image, a row for each layer from the first to the last."""
+"""Feature maps of one image, a row for each layer from the first to the last."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import maps, no_maps, picture, spread_evenly, spread_out, stretch
-from .tools.readonly import check_index, guard, preserve_state
+from .tools.pictures import maps, no_maps, picture, spread_out, stretch
+from .tools.readonly import check_index, guard, preserve_state, spread_evenly
 from .tools.tiny import images
 
 
@@ -24,12 +24,12 @@ def read(
     layers: Annotated[int, Range(1, 64)] = 8,
     channels: Annotated[int, Range(1, 16)] = 8,
 ) -> Reading:
-    """The maps of each layer that vary most over the image, each stretched from its least value (black) to its largest (white).
+    """The maps of each layer that vary most over the image, each scaled from its minimum (black) to its maximum (white).
 
     Args:
-        example: which of the batch, from 0
-        layers: how many to show, from the first to the last
-        channels: maps of each layer
+        example: index of the example in the batch
+        layers: how many to show, evenly spaced from the first to the last
+        channels: how many maps of each layer
     """
     check_index("example", example, len(subject.batch))
     batch = subject.batch[example : example + 1]
@@ -45,18 +45,18 @@ def read(
         "Feature maps",
         {"images": [each for row in pictures for each in _pad(row, channels, None)]},
         axes=["map", "row", "column"],
-        note=f"Of example {example}; {len(shown)} of {len(fmaps)} layers, of each the maps that vary most over the image, with the number "
-        f"of their channel. Each goes from its least value (black) to its largest (white). Sizes: {sizes}.",
+        note=f"Example {example}; {len(shown)} of {len(fmaps)} layers, each with the maps that vary most over the image and their channel "
+        f"index. Each map is scaled from its minimum (black) to its maximum (white). Sizes: {sizes}.",
         across=channels,
         rows=["image", *(name for name, _ in shown)],
         labels=[each for row in labels for each in _pad(row, channels, "")],
     )
 
 
-def _row(own: Any, most: int) -> list[int]:
-    """Channels of maps (C, h, w) that vary most, in their order."""
+def _row(own: Any, max_channels: int) -> list[int]:
+    """Indices of the channels of maps (C, h, w) that vary most, in ascending order."""
     spread = own.flatten(1).double().std(1, correction=0)
-    return sorted(spread.argsort(descending=True, stable=True)[:most].tolist())
+    return sorted(spread.argsort(descending=True, stable=True)[:max_channels].tolist())
 
 
 def _pad(row: list[Any], length: int, blank: Any) -> list[Any]:

@@ -1,9 +1,9 @@
-"""Signal and gradient through the depth: variance and gradient norm of every layer, by initializer, activation and remedy.
+"""Signal and gradient by depth: variance and gradient norm of every layer, by initializer, activation and remedy.
 
 A layer multiplies the variance of its values by about n_in Var(w) E g'^2 and that of the gradient by about the same
-with n_out.  A product of many such factors vanishes or explodes unless each is near 1; that is what an initializer is
-for, and what a residual connection or a normalization makes unnecessary.  Two looks at it: your own model, as it is and
-filled by every initializer, and a standard deep net of equal layers, where remedies can be added:
+with n_out.  A product of many such factors vanishes or explodes unless each is near 1.  An initializer sets them near 1;
+a residual connection or a normalization makes that unnecessary.  The lens shows your own model, as it is and with every
+initializer, and a standard deep net of equal layers with and without these remedies:
 
     f = W h         h' = act(f)        plain
                     h' = h + act(f)    residual
@@ -49,12 +49,12 @@ class SignalFlow(NamedTuple):
     variance: Tensor
     """of its values before the activation"""
     gradient: Tensor
-    """norm of the loss's gradient in those values: what has come back so far"""
+    """norm of the gradient of the loss with respect to those values"""
     in_weights: Tensor
-    """norm of the loss's gradient in its weights, which is the one above times the values that come in"""
+    """norm of the gradient of the loss with respect to its weights: the gradient above times the inputs of the layer"""
 
     def ratio(self) -> Tensor:
-        """Gradient norm of the first layer over that of the last: far below 1 it vanishes, far above it explodes."""
+        """Gradient norm of the first layer over that of the last: far below 1 it vanishes, far above 1 it explodes."""
         return self.gradient[..., 0] / self.gradient[..., -1]
 
 
@@ -74,21 +74,21 @@ def read(
     width: Annotated[int, Range(1, 1024)] = 32,
     seed: int = 0,
 ) -> list[Reading]:
-    """Your model under every initializer, and a deep net of equal layers under every initializer, activation and remedy.
+    """Your model with every initializer, and a deep net of equal layers with every initializer, activation and remedy.
 
     Args:
-        activation: function of the deep net whose layers are drawn one by one; the tables show all
-        initializer: first weights of the deep net whose layers are drawn one by one
-        compare: functions of the tables; 'all' takes every one there is
-        depth: layers of the deep net
-        width: units of each of its layers
+        activation: of the deep net whose layers are drawn; the tables show all
+        initializer: of the deep net whose layers are drawn
+        compare: activations of the tables; 'all' for every elementwise one
+        depth: number of layers of the deep net
+        width: units per layer of the deep net
         seed: of weights and inputs
     """
     shown = (
         [name for name in activations.names() if activations.describe(name).elementwise] if tuple(compare) == ("all",) else list(compare)
     )
     for name in (activation, *shown):
-        activations.describe(name)  # a wrong name is told before the work begins
+        activations.describe(name)  # refuse a wrong name before the work begins
     initialize(initializer)
     with preserve_state(subject.model):
         own = {AS_IT_IS: model_flow(subject.model, subject.objective, subject.batch)}
@@ -112,9 +112,9 @@ def read(
 def model_flow(
     model: nn.Module, objective: Any, batch: Any, initialize: Callable[[nn.Module], None] | None = None, seed: int = 0
 ) -> SignalFlow:
-    """Flow through a model's dense and convolution layers, in the order they are listed; `initialize` fills a copy first.
+    """Flow through a model's linear and convolution layers, in the order of `named_modules`; `initialize` is applied to a copy.
 
-    A layer that is used several times has the values of all its uses.
+    A layer that runs several times has the values of all its runs.
     """
     if initialize is not None:
         model = copy.deepcopy(model)
@@ -125,7 +125,7 @@ def model_flow(
 
     def note(name: str, layer: Any, inputs: Any, out: Tensor) -> Tensor:
         seen.setdefault(name, []).append(out)
-        return out.clone()  # so that an activation that works in place leaves the values as they were
+        return out.clone()  # so that an in-place activation does not change the recorded values
 
     with hook_outputs(layers, note), torch.inference_mode(False), torch.enable_grad():
         loss = objective(model, batch).loss()
@@ -134,8 +134,8 @@ def model_flow(
         slopes = torch.autograd.grad(loss, [*values, *trained], allow_unused=True)
     norms = [0.0 if slope is None else float(slope.double().norm()) for slope in slopes]
     back = iter(norms)
-    passed = {name: (float(_join(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}
-    each = [(*passed.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, back, strict=True)]
+    measured = {name: (float(_join(uses).var(correction=0)), math.hypot(*(next(back) for _ in uses))) for name, uses in seen.items()}
+    each = [(*measured.get(name, (math.nan, math.nan)), norm) for name, norm in zip(layers, back, strict=True)]
     return SignalFlow(*torch.tensor(each, dtype=torch.float64).T)
 
 
@@ -148,21 +148,21 @@ def weights(initializers: Sequence[Callable[[nn.Module], None]], depth: int, wid
     stacked = torch.empty(len(initializers), depth, width, width, dtype=torch.float64)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(key(seed, "weights"))
-        for home, fill in zip(stacked, initializers, strict=True):
+        for net_weights, fill in zip(stacked, initializers, strict=True):
             layers = nn.ModuleList(nn.utils.skip_init(nn.Linear, width, width, bias=False) for _ in range(depth))
             fill(layers)
-            for place, layer in zip(home, layers, strict=True):
-                place.copy_(layer.get_parameter("weight").detach())
+            for weight, layer in zip(net_weights, layers, strict=True):
+                weight.copy_(layer.get_parameter("weight").detach())
     return stacked
 
 
 def deep_flow(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed: int = 0, examples: int = EXAMPLES) -> SignalFlow:
-    """Flow through deep nets side by side, from standard normal inputs to a random direction of the output."""
+    """Flow through several deep nets at once, from standard normal inputs to a random projection of the output."""
     if remedy not in REMEDIES:
         raise BadInput(f"no remedy '{remedy}'", fix=nearest(remedy, REMEDIES))
     settings, depth, width, _ = weights_SLNN.shape
-    draw = generator(seed, "signal")
-    x_BN, target_BN = (torch.randn(examples, width, generator=draw, dtype=weights_SLNN.dtype) for _ in range(2))
+    rng = generator(seed, "signal")
+    x_BN, target_BN = (torch.randn(examples, width, generator=rng, dtype=weights_SLNN.dtype) for _ in range(2))
     act = make(activation).to(weights_SLNN.dtype)
     layers = [layer.detach().requires_grad_() for layer in weights_SLNN.unbind(1)]
     h = x_BN.expand(settings, examples, width)
@@ -180,21 +180,21 @@ def deep_flow(weights_SLNN: Tensor, activation: str, remedy: str = "plain", seed
 
 
 def depth_reading(title: str, lines: dict[str, Tensor], note: str, back: bool = False) -> Reading:
-    """Powers of ten along the depth; `back` goes from the loss to the inputs, the way of a gradient, so that lines end apart."""
+    """log10 by depth; `back` goes from the loss to the inputs, the direction of backpropagation, so that the ends of the lines differ."""
     series = {name: _logarithms(values.flip(0) if back else values, digits=3) for name, values in lines.items()}
     ranges = [f"{name} {number(float(values[0]))} to {number(float(values[-1]))}" for name, values in lines.items()]
-    axes = ["layers back from the loss" if back else "layer", "power of ten"]
+    axes = ["layers back from the loss" if back else "layer", "log10"]
     return Lines(
         title,
         series,
         axes,
-        f"{note} Powers of ten; first to last layer: {', '.join(ranges)}.",
+        f"{note} log10 scale; first to last layer: {', '.join(ranges)}.",
         x=list(range(1, 1 + max(map(len, series.values())))),
     )
 
 
 def _layers(model: nn.Module) -> dict[str, nn.Module]:
-    """Dense and convolution layers that are trained: those an initializer fills."""
+    """Linear and convolution layers with trainable weights: those an initializer fills."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
     return {name: layer for name, layer in layers.items() if layer.weight.requires_grad}
 
@@ -202,17 +202,17 @@ def _layers(model: nn.Module) -> dict[str, nn.Module]:
 def _own_flow(flows: dict[str, SignalFlow], layers: dict[str, nn.Module], examples: int) -> list[Reading]:
     readings: list[Reading] = []
     for part, what in (
-        ("gradient", "norm of the gradient in the values of each layer"),
+        ("gradient", "norm of the gradient with respect to the values of each layer"),
         ("variance", "variance of the values of each layer"),
     ):
         cells = {name: _logarithms(getattr(flow, part)) for name, flow in flows.items()}
-        note = f"Powers of ten: {what}, on {examples} examples. First the model as it is, then copies filled afresh."
+        note = f"log10 of the {what}, on {examples} examples. First the model as it is, then copies with new weights from each initializer."
         title = f"Your model: {part}"
         readings.append(
             Heat(
                 title,
                 {"log10": list(cells.values())},
-                axes=["first weights", "layer"],
+                axes=["initializer", "layer"],
                 note=note,
                 rows=list(cells),
                 columns=[name or "model" for name in layers],
@@ -225,11 +225,11 @@ def _table(remedy: str, ratios: dict[str, Tensor], rows: Sequence[str], depth: i
     columns = [_logarithms(ratio) for ratio in ratios.values()]
     cells = [[column[i] for column in columns] for i in range(len(rows))]
     note = (
-        f"Power of ten of the gradient norm in the first layer over that in the last, {depth} layers of {width} units: "
-        "0 flows, far below 0 vanishes, far above explodes; blank where no gradient is left."
+        f"log10 of the gradient norm in the first layer over that in the last, {depth} layers of {width} units: "
+        "far below 0 it vanishes, far above 0 it explodes; blank where the gradient is 0 or not finite."
     )
     title = f"Gradient flow, {remedy}"
-    return Heat(title, {"log10": cells}, axes=["first weights", "activation"], note=note, rows=rows, columns=list(ratios))
+    return Heat(title, {"log10": cells}, axes=["initializer", "activation"], note=note, rows=rows, columns=list(ratios))
 
 
 def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:

@@ -1,8 +1,8 @@
-"""Gradient norm, weight norm and their ratio for every layer, from one backward pass; names vanishing and exploding.
+"""Gradient norm, weight norm and their ratio for every layer, from one backward pass; reports vanishing and exploding gradients.
 
 A gradient vanishes (explodes) where its root mean square is a thousand times smaller (larger) than in the layer next to
-the loss: backpropagation multiplies one Jacobian per layer, and the comparison along the depth is free of the loss scale.
-It also explodes where it is a thousand times larger than the weights themselves, for no step size then fits both.
+the loss: backpropagation multiplies one Jacobian per layer, and this comparison does not depend on the scale of the loss.
+It also explodes where it is a thousand times larger than the weights, because then no step size suits both.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard, no_gradient, preserve_state
 from .tools.tiny import images
 
+REPORT = {"position": 60, "examples": 256}
+"""the autograd graph of all examples is in memory at once, so the report uses few"""
+
 
 def why_not(subject: Subject) -> str:
     return no_gradient(subject)
@@ -27,7 +30,7 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
     """Norms over all parameters of each layer, in evaluation mode.
 
     Args:
-        factor: how many times smaller or larger than the last layer counts as vanishing or exploding
+        factor: a gradient this many times smaller or larger than in the last layer counts as vanishing or exploding
     """
     named = [(name, parameter) for name, parameter in subject.model.named_parameters() if parameter.requires_grad]
     with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
@@ -61,7 +64,7 @@ def read(subject: Subject, factor: Annotated[float, Range(above=1)] = 1e3) -> Re
 
 
 def verdict(rms: dict[str, float], beyond: set[str], factor: float) -> str:
-    """What the root mean square gradients along the depth say; `beyond` are layers whose gradient dwarfs their weights."""
+    """What the root mean square gradients by depth show; `beyond` are layers whose gradient is much larger than their weights."""
     broken = [name for name, value in rms.items() if not math.isfinite(value)]
     if broken:
         return f"Exploding: the gradient is not finite in {_list(broken)}."

@@ -1,7 +1,7 @@
 """The computation graph of the loss: every primitive operation with its size, its value and its adjoint.
 
-The loss of a few examples is traced (torch's make_fx) and walked back node by node with the rules of sonde.gradients;
-what arrives at the parameters is compared with autograd.
+The loss of a few examples is traced (torch's make_fx) and differentiated node by node with the rules of sonde.gradients;
+the adjoints of the parameters are compared with autograd.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ..gradients.graph import trace as trace_function
 from .tools.readonly import guard, no_model, preserve_state, without_kernels
 from .tools.tiny import images
 
-DRAWN = 60
-"""boxes up to which a drawing is made; beyond, nobody could read it"""
+MAX_DRAWN = 60
+"""a graph with more nodes is not drawn: it would not be readable"""
 
 
 def why_not(subject: Subject) -> str:
@@ -54,52 +54,52 @@ def read(
     examples: Annotated[int, Range(least=1)] = 8,
     most: Annotated[int, Range(least=1)] = 60,
 ) -> list[Reading]:
-    """Operations of the loss from the leaves to the end, in evaluation mode: a drawing where it is small, and a table.
+    """Operations of the loss in topological order, in evaluation mode: a drawing if the graph is small, and a table.
 
     Args:
         examples: how many of the batch to trace
-        most: rows of the table
+        most: maximum number of rows of the table
     """
     graph = trace(subject, examples)
     ours = {name.removeprefix("model."): graph[name].adjoint for name in graph.inputs if graph[name].op == "parameter"}
     named = {name: parameter for name, parameter in subject.model.named_parameters() if ours.get(name) is not None}
     gap = 0.0
     with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
-        wanted = [parameter for parameter in named.values() if parameter.requires_grad]
-        if wanted:
-            theirs = torch.autograd.grad(subject.objective(subject.model, subject.batch[:examples]).loss(), wanted)
+        trained = [parameter for parameter in named.values() if parameter.requires_grad]
+        if trained:
+            theirs = torch.autograd.grad(subject.objective(subject.model, subject.batch[:examples]).loss(), trained)
             pairs = zip([name for name, parameter in named.items() if parameter.requires_grad], theirs, strict=True)
             gap = max(float((ours[name] - gradient).abs().max()) for name, gradient in pairs)
     picture, table = drawing(graph), graph.table(most)
     count = min(examples, len(subject.batch))
     note = f" {count} example{'s' * (count > 1)}; largest difference of the adjoints of parameters from autograd {gap:.2g}."
     table = replace(table, title="Nodes of the graph", note=table.note + note, results={"gap": gap})
-    return [*([picture] if len(picture.values["x"]) <= DRAWN else []), table]
+    return [*([picture] if len(picture.values["x"]) <= MAX_DRAWN else []), table]
 
 
 def drawing(graph: Any) -> Reading:
     """The graph as boxes and arrows, laid out as in its SVG: leaves at the top, the loss at the bottom."""
     edges = layout.visible_edges(graph)
     layers, depth = layout.arrange(edges, {node.name for node in graph if node.op == "input"})
-    places = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
-    ways = []
+    positions = layout._places(layers, edges, max(sum(layout._wide(item) + layout.GAP for item in layer) for layer in layers))
+    arrows = []
     for user, names in edges.items():
         for name in names:
-            x, y = places[name]
-            way = [[x, y + layout.HIGH]]
-            for row in range(depth[name] + 1, depth[user]):  # past the boxes of the layers between
-                x, y = places[(name, row)]
-                way += [[x, y], [x, y + layout.HIGH]]
-            ways.append([*way, list(places[user])])
+            x, y = positions[name]
+            path = [[x, y + layout.HIGH]]
+            for row in range(depth[name] + 1, depth[user]):  # around the boxes of the layers between
+                x, y = positions[(name, row)]
+                path += [[x, y], [x, y + layout.HIGH]]
+            arrows.append([*path, list(positions[user])])
     ends = layout._outputs(graph, edges)
     values = {
-        "x": [places[name][0] for name in edges],
-        "y": [places[name][1] for name in edges],
+        "x": [positions[name][0] for name in edges],
+        "y": [positions[name][1] for name in edges],
         "words": [layout._labels(graph[name]) for name in edges],
         "kind": ["output" if name in ends else graph[name].op for name in edges],
     }
-    note = "Operations that only change a size are left out; ∂ is the adjoint. Blue: inputs, orange: parameters, dark: the loss."
-    return Diagram("Computation graph of the loss", values, note=note, box=[layout.BOX, layout.HIGH], edges=ways)
+    note = "Operations that only change a shape are left out; ∂ is the adjoint. Blue: inputs, orange: parameters, dark: the loss."
+    return Diagram("Computation graph of the loss", values, note=note, box=[layout.BOX, layout.HIGH], edges=arrows)
 
 
 def tiny() -> Subject:

@@ -1,7 +1,7 @@
-"""How many dimensions the data really fill, before the network and after each of its layers.
+"""Intrinsic dimension of the data, before the network and after each of its layers.
 
-The estimate looks at two neighbors only: on a sheet of dimension d the ratio mu of the distances to the second and the
-first neighbor has P(mu > m) = m^-d whatever the density, so d is the inverse mean of log mu ("TwoNN").
+The estimate ("TwoNN") uses two neighbors of each point: on a manifold of dimension d the ratio mu of the distances to the
+second and the first neighbor has P(mu > m) = m^-d whatever the density, so d is the inverse mean of log mu.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from ..core.reading import Bars, Reading, Subject
 from .tools.readonly import guard, hook_outputs, leaf_modules, no_model, preserve_state
 from .tools.tiny import values
 
-LEAST = 10
+MIN_POINTS = 10
 
 
 def why_not(subject: Subject) -> str:
     missing = no_model(subject)
     if missing:
         return missing
-    return "" if len(subject.batch) >= LEAST else f"{len(subject.batch)} examples are too few for neighbors; {LEAST} are needed"
+    return "" if len(subject.batch) >= MIN_POINTS else f"{len(subject.batch)} examples are too few for neighbors; {MIN_POINTS} are needed"
 
 
 @guard
-def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Reading:
+def read(subject: Subject, n: Annotated[int, Range(least=MIN_POINTS)] = 2000) -> Reading:
     """Intrinsic dimension of the inputs and of every layer's output.
 
     Args:
-        n: examples to use at most
+        n: maximum number of examples
     """
     batch = subject.batch[:n]
     x = batch.x
@@ -45,13 +45,15 @@ def read(subject: Subject, n: Annotated[int, Range(least=LEAST)] = 2000) -> Read
         for name, cloud in clouds.items():
             try:
                 dimensions[name] = two_nn(cloud)
-            except BadInput:  # a layer that gives the same for all examples has no dimension to speak of
+            except BadInput:  # a layer whose output is the same for all examples has no dimension
                 dimensions[name] = None
     numbers = [cloud[0].numel() for cloud in clouds.values()]
-    lost = [name for name, value in dimensions.items() if value is None]
-    note = f"Estimated from two neighbors of each of {len(x)} examples." + (f" Too few distinct points: {', '.join(lost)}." if lost else "")
+    undefined = [name for name, value in dimensions.items() if value is None]
+    note = f"Estimated from the two nearest neighbors of each of {len(x)} examples." + (
+        f" Too few distinct points: {', '.join(undefined)}." if undefined else ""
+    )
     values = {"intrinsic dimension": list(dimensions.values()), "numbers per example": numbers}
-    return Bars("How many dimensions the data fill", values, axes=["layer"], note=note, labels=list(dimensions))
+    return Bars("Intrinsic dimension", values, axes=["layer"], note=note, labels=list(dimensions))
 
 
 def two_nn(x: Any) -> float:
@@ -62,17 +64,17 @@ def two_nn(x: Any) -> float:
     rows = np.unique(rows.reshape(len(rows), math.prod(rows.shape[1:])), axis=0)
     if not np.isfinite(rows).all():
         raise BadInput("the points have entries that are not finite", where="two_nn", fix="drop those rows first")
-    if len(rows) < LEAST:
-        raise BadInput(f"{len(rows)} distinct points are too few", where="two_nn", fix=f"give {LEAST} or more")
+    if len(rows) < MIN_POINTS:
+        raise BadInput(f"{len(rows)} distinct points are too few", where="two_nn", fix=f"give {MIN_POINTS} or more")
     near = NearestNeighbors(n_neighbors=2).fit(rows).kneighbors(return_distance=False)
-    # From differences: its distances in many dimensions are those of x^2 - 2 x y + y^2, which cancel to 0 for points that are close.
+    # From differences: scikit-learn computes distances as x^2 - 2 x y + y^2, which cancels to 0 for points that are close.
     distance = np.sort(np.linalg.norm(rows[:, None] - rows[near], axis=-1), axis=1)
     logs = np.log(distance[:, 1] / distance[:, 0])
     return float((len(rows) - 1) / logs.sum()) if logs.sum() > 0 else math.inf
 
 
 def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
-    """What every layer gives for a batch, in the order the layers run; a layer used twice is shown as it was last."""
+    """Outputs of every layer for a batch, in the order the layers run; of a layer that runs twice, the last output."""
     outputs: dict[str, Any] = {}
 
     def keep(name: str, module: Any, inputs: Any, output: Any) -> None:

@@ -4,8 +4,8 @@
     plane  L(theta + a d1 + b d2)
 
 Random directions are filter-normalized (Li et al. 2018): each row of a weight (a filter, a unit) gets the length of the
-row it is added to, and biases and norms stay.  Without this a net whose scale does not matter looks sharp or flat by
-the size of its weights alone.  Running means and other buffers stay as they are.
+row it is added to, and biases and norms stay.  Without this the sharpness of a net that is invariant to the scale of its
+weights would depend on that scale.  Running means and other buffers stay as they are.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ def read(
     """Loss on the batch along one random direction, over the plane of two, and toward another run.
 
     Args:
-        reach: how far to go each way, in lengths of the weights themselves
-        points: places along each axis of the plane; a line has four times as many
-        other: a run of the same recipe; the way to its weights is shown too
-        seed: of the directions
+        reach: how far to go in each direction; 1 moves each unit's weights by their own norm
+        points: grid points along each axis of the plane; a line has four times as many
+        other: a run of the same recipe; the loss on the line to its weights is shown too
+        seed: seed of the random directions
     """
     fine = torch.linspace(-reach, reach, 4 * (points // 2) * 2 + 1, dtype=torch.float64)
     coarse = torch.linspace(-reach, reach, points, dtype=torch.float64)
@@ -63,9 +63,9 @@ def read(
         first, second = (direction(here, seed, name) for name in ("first", "second"))
         along = line(subject, here, first, fine)
         grid = plane(subject, here, (first, second), coarse, coarse)
-    note = f"Loss on {len(subject.batch)} examples; 1 on an axis moves each unit's weights by their own length. "
+    note = f"Loss on {len(subject.batch)} examples; 1 on an axis moves each unit's weights by their own norm. "
     readings = [
-        _reading("Loss along a random direction", along, fine, note + f"At the weights themselves {number(float(along[len(fine) // 2]))}."),
+        _reading("Loss along a random direction", along, fine, note + f"At the model's weights {number(float(along[len(fine) // 2]))}."),
         Plane(
             "Loss over a random plane",
             {"loss": grid},
@@ -89,27 +89,27 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def direction(here: NamedWeights, seed: int = 0, name: str = "first") -> dict[str, Tensor]:
-    """A random direction whose rows have the lengths of the rows of the weights; 0 for biases and norms."""
-    draw = generator(seed, "landscape", name)
+    """A random direction whose rows have the norms of the rows of the weights; 0 for biases and normalization layers."""
+    rng = generator(seed, "landscape", name)
     perturbation = {}
     for key, weight in here.items():
         if weight.ndim < 2 or not weight.is_floating_point():
             perturbation[key] = torch.zeros_like(weight)
             continue
-        random = torch.randn(weight.shape, generator=draw, dtype=weight.dtype).to(weight.device).flatten(1)
-        lengths = weight.flatten(1).norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True).clamp(min=1e-30)
-        perturbation[key] = (random * lengths).view_as(weight)
+        random = torch.randn(weight.shape, generator=rng, dtype=weight.dtype).to(weight.device).flatten(1)
+        scale = weight.flatten(1).norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True).clamp(min=1e-30)
+        perturbation[key] = (random * scale).view_as(weight)
     return perturbation
 
 
-def line(subject: Subject, here: NamedWeights, step: NamedWeights, places: Tensor) -> Tensor:
-    """Losses at `here + a step` for every a in `places`."""
+def line(subject: Subject, here: NamedWeights, step: NamedWeights, positions: Tensor) -> Tensor:
+    """Losses at `here + a step` for every a in `positions`."""
     zero = {name: torch.zeros_like(value) for name, value in step.items()}
-    return plane(subject, here, (step, zero), places, torch.zeros(1, dtype=places.dtype))[0]
+    return plane(subject, here, (step, zero), positions, torch.zeros(1, dtype=positions.dtype))[0]
 
 
 def plane(subject: Subject, here: NamedWeights, steps: tuple[NamedWeights, NamedWeights], across: Tensor, up: Tensor) -> Tensor:
-    """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where there is none."""
+    """Losses (up, across) at `here + a first + b second` for every a in `across` and b in `up`; NaN where the loss is not finite."""
     loss, _ = of_parameters(subject.model, lambda net: subject.objective(net, subject.batch).loss())
     losses = torch.empty(len(up), len(across), dtype=torch.float64)
     with torch.no_grad():
@@ -122,36 +122,38 @@ def plane(subject: Subject, here: NamedWeights, steps: tuple[NamedWeights, Named
 
 
 def shape(grid: Tensor) -> str:
-    """In words: whether the middle of a plane is its lowest place, and how far the loss rises."""
+    """In words: whether the center of a plane is its minimum, and the range of the loss."""
     rows, columns = grid.shape
     middle = float(grid[rows // 2, columns // 2])
     if not math.isfinite(middle):
-        return "The loss at the weights themselves is not finite."
+        return "The loss at the weights of the model is not finite."
     low, high = (float(value) for value in grid[~grid.isnan()].aminmax())
-    place = "the lowest place" if middle <= low else f"not the lowest place, which has {number(low)}"
-    return f"From {number(low)} to {number(high)}; the weights themselves, {number(middle)}, are {place}."
+    where = "the minimum" if middle <= low else f"not the minimum, which is {number(low)}"
+    return f"From {number(low)} to {number(high)}; the weights of the model, {number(middle)}, are {where}."
 
 
-def _interpolate(subject: Subject, here: NamedWeights, other: Path, places: Tensor) -> Reading:
+def _interpolate(subject: Subject, here: NamedWeights, other: Path, positions: Tensor) -> Reading:
     there = weights(open_model(other))
     if {name: value.shape for name, value in there.items()} != {name: value.shape for name, value in here.items()}:
         raise BadInput(
-            f"run '{other.name}' has other weights than this model", where="lens 'landscape'", fix="give a run of the same recipe"
+            f"run '{other.name}' has weights of other names or shapes than this model",
+            where="lens 'landscape'",
+            fix="give a run of the same recipe",
         )
-    share = places + 0.5  # from -1/2 to 3/2: a little beyond both ends
+    alpha = positions + 0.5  # from -1/2 to 3/2: beyond both ends
     step = {name: there[name].to(value) - value for name, value in here.items()}
     with preserve_state(subject.model):
-        losses = line(subject, here, step, share)
-    inside = losses[(share >= 0) & (share <= 1)]
+        losses = line(subject, here, step, alpha)
+    inside = losses[(alpha >= 0) & (alpha <= 1)]
     ends = float(max(inside[0], inside[-1]))
     barrier = float(inside.max()) - ends
     remark = f"A barrier of {number(barrier)} above the higher end." if barrier > 0.01 * max(abs(ends), 1e-12) else "No barrier in between."
     note = f"0 is this model, 1 is run '{other.name}'; buffers are this model's. {remark}"
-    return _reading("Loss on the way to another run", losses, share, note)
+    return _reading("Loss on the line to another run", losses, alpha, note)
 
 
-def _reading(title: str, losses: Tensor, places: Tensor, note: str) -> Reading:
-    return Lines(title, {"loss": losses}, axes=["step", "loss"], note=note, x=places, log=logarithmic(losses, "y"))
+def _reading(title: str, losses: Tensor, positions: Tensor, note: str) -> Reading:
+    return Lines(title, {"loss": losses}, axes=["step", "loss"], note=note, x=positions, log=logarithmic(losses, "y"))
 
 
 def logarithmic(losses: Tensor, axis: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Logit lens: what the model would say if it stopped after each block.
+"""Logit lens: what the model would predict if it stopped after each block.
 
-nostalgebraist, interpreting GPT: the logit lens, 2020: the norm and the map that turn the last block's output into logits
-are applied to what every block before it hands on.
+nostalgebraist, interpreting GPT: the logit lens, 2020: the final norm and output layer, which turn the last block's output
+into logits, are applied to the output of every block.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
 from ..nn.stack import Stack
 from .tools.readonly import check_index, guard, hook_outputs, preserve_state, real
-from .tools.tokens import letters, logits, no_logits, select_row, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import logits, no_logits, select_row, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_logits(subject):
         return missing
-    return "" if _stack(subject.model) is not None else "the model has no blocks between which its head could read"
+    return "" if _stack(subject.model) is not None else "the model has no stack of blocks before its output layer"
 
 
 @guard
@@ -31,44 +32,44 @@ def read(
     tokens: Annotated[int, Range(1, 256)] = 20,
     examples: Annotated[int, Range(1, 4096)] = 32,
 ) -> list[Reading]:
-    """The likeliest token after each block and how likely it is; the bits of the right token after each block.
+    """The most likely token after each block with its probability; the bits of the correct token after each block.
 
     Args:
-        example: which of the batch to show, from 0
-        tokens: how many of its first places to show
-        examples: how many of the batch the bits are the mean of
+        example: index of the example to show
+        tokens: how many of its first tokens to show
+        examples: how many examples the bits are averaged over
     """
     check_index("example", example, len(subject.batch))
     names, row = spell_tokens(subject), select_row(subject.batch, example)
     rows, scores = by_block(subject.model, row)
-    chances, best = scores[:, 0, :tokens].softmax(-1).max(-1)
+    probabilities, best = scores[:, 0, :tokens].softmax(-1).max(-1)
     mask = real(row, row.y)[0, :tokens]
-    right = [word if there else "" for word, there in zip(token_names(row.y[0, :tokens], names), mask.tolist(), strict=True)]
+    correct = [word if counts else "" for word, counts in zip(token_names(row.y[0, :tokens], names), mask.tolist(), strict=True)]
     many = subject.batch[:examples]
-    places, cost = real(many, many.y), _bits(subject.model, many)
+    targets, cost = real(many, many.y), _bits(subject.model, many)
     return [
         Heat(
-            "What each block would say",
-            {"probability": [*chances.tolist(), [math.nan] * len(right)]},
+            "Prediction after each block",
+            {"probability": [*probabilities.tolist(), [math.nan] * len(correct)]},
             axes=["after", "input token"],
-            note=f"The likeliest token at the first {len(right)} places of example {example}, darker where it is likelier: "
-            f"without color 0, the darkest {float(chances.max()):.2g}.",
-            rows=[*rows, "right"],
+            note=f"The most likely token at the first {len(correct)} positions of example {example}; darker is more likely: "
+            f"no color is 0, the darkest is {float(probabilities.max()):.2g}.",
+            rows=[*rows, "correct"],
             columns=token_names(row.x[0, :tokens], names),
-            words=[*(token_names(each, names) for each in best), right],
+            words=[*(token_names(each, names) for each in best), correct],
         ),
         Lines(
-            "Bits of the right token after each block",
+            "Bits of the correct token after each block",
             {"bits": cost},
             axes=["blocks", "bits"],
-            note=f"Mean over {int(places.sum()):,} tokens of {len(many)} examples; 0 blocks is the embedding alone.",
+            note=f"Mean over {int(targets.sum()):,} tokens of {len(many)} examples; 0 blocks is the embedding alone.",
             ticks=list(range(len(cost))),
         ),
     ]
 
 
 def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
-    """Names, and logits (1 + blocks, B, T, V) of what goes into the first block and of what comes out of each."""
+    """Names, and logits (1 + blocks, B, T, V) of the input of the first block and of the output of each block."""
     stack = _stack(model)
     states: list[Any] = []
 
@@ -82,7 +83,7 @@ def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
 
 
 def _bits(model: Any, batch: Any) -> list[float]:
-    """Mean of log2 1/p of the right tokens after each block."""
+    """Mean of log2 1/p of the correct tokens after each block."""
     mask = real(batch, batch.y)
     y = torch.where(mask, batch.y.long(), 0)
     _, scores = by_block(model, batch)

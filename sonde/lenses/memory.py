@@ -1,7 +1,7 @@
-"""Memory: what the recurrent mixers of a model keep, how fast they forget it, and for how many steps.
+"""Memory of the recurrent mixers: size of their states, decay per step, and for how many steps information is kept.
 
-The state S of a linear recurrence is multiplied by its decays at every step.  How large it gets, how the decays are
-spread, and after how many steps their product has fallen to 1/e say what a layer can remember and what it cannot.
+The state S of a linear recurrence is multiplied by its decays at every step.  The norm of the state, the distribution of the
+decays and the number of steps until their product has fallen to 1/e show what a layer can remember.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, Data, ask
+from ..core.batch import Batch, ask
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
 from ..nn.recurrence import Steps, compute, watching
-from .tools.readonly import guard, hook_outputs, no_model, preserve_state
-from .tools.tiny import METRICS, _Nll, _Rows
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
+from .tools.tiny import CLASSES, Nll, tiny_subject
 
 POINTS = 64
 """points of a curve"""
 STARTS = 16
-"""times from which forgetting is counted"""
+"""time steps from which forgetting is measured"""
 ENTRIES = 256
-"""entries of a state that are followed"""
+"""entries of a state that are measured"""
 LINES = 7
-"""layers that are drawn"""
+"""maximum number of layers in a picture"""
 EDGES = [0, 1e-5, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 0.6, 1]
-"""bounds of the share lost in a step"""
+"""bin edges of the fraction lost per step"""
 
 
 @dataclass(frozen=True)
 class _RecordedSteps:
-    """One recurrence that ran: where, its steps, and the denominators its layer divided by."""
+    """One recurrence that ran: its layer, its steps and its form, and how many denominators were guarded."""
 
     name: str
     steps: Steps
@@ -50,10 +50,10 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8) -> list[Reading]:
-    """A table of all heads; the decays; what is left of what was written, and the size of the states, for each layer.
+    """A table of all heads; the decays; what remains of the past, and the norm of the states, for each layer.
 
     Args:
-        examples: sequences to look at, the first of the batch
+        examples: how many sequences, the first of the batch
     """
     with preserve_state(subject.model), torch.no_grad():
         seen = _record(subject.model, subject.batch[:examples])
@@ -84,7 +84,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
 
 
 def log_gates(s: Steps) -> dict[str, Tensor]:
-    """Logs of the decays by axis, each (B, H, L, entries); where every entry of the state has its own, of some of them."""
+    """Logs of the decays by axis, each (B, H, L, entries); if every entry of the state has its own decay, of a sample of entries."""
     s = s.by_step()
     if s.rate is not None and s.log_value is not None:
         rows, columns = _entries(s)
@@ -94,23 +94,23 @@ def log_gates(s: Steps) -> dict[str, Tensor]:
 
 
 def memory_lengths(s: Steps) -> Tensor:
-    """(H, n) steps until what was written is kept to 1/e, counted from several times in entries spread over the state.
+    """(H, n) steps until an entry has decayed to 1/e, from several time steps, for entries spread over the state.
 
-    Where the sequence ends before, its mean decay goes on; without decay it is infinite.
+    Where the sequence ends before that, it is extrapolated with the mean decay; without decay it is infinite.
     """
     lost = _summed_decay(s)
     if lost is None:
         return torch.full((s.v.shape[1], 1), float("inf"))
     L, lengths = lost.shape[-1], []
     for start in range(0, L, max(L // STARTS, 1)):
-        # What is written at `start` first decays at the next step.  One more column stands for "not within the sequence".
+        # What is written at `start` first decays at the next step.  The added column means "not within the sequence".
         gone = F.pad(lost[..., start + 1 :] - lost[..., start, None] >= 1 - 1e-9, (0, 1))
         lengths.append(torch.where(gone.any(-1), gone.int().argmax(-1) + 1.0, L / lost[..., -1]))
     return torch.stack(lengths, -1).transpose(0, 1).flatten(1)
 
 
 def retention(s: Steps) -> tuple[list[int], Tensor]:
-    """Distances up to half the sequence, and the share left of what was written so many steps ago: the mean of everything."""
+    """Distances up to half the sequence, and the mean fraction that remains of what was written that many steps ago."""
     half, lost = s.v.shape[2] // 2, _summed_decay(s)
     back = sorted({round(half * i / POINTS) for i in range(POINTS + 1)})
     if lost is None:
@@ -119,7 +119,7 @@ def retention(s: Steps) -> tuple[list[int], Tensor]:
 
 
 def _summed_decay(s: Steps) -> Tensor | None:
-    """(B, H, entries, L) what the logs of the decays have added up to, without its sign; None without decay."""
+    """(B, H, entries, L) cumulative sum of the negative logs of the decays; None without decay."""
     gates, (rows, columns) = log_gates(s), _entries(s)
     if not gates:
         return None
@@ -132,14 +132,14 @@ def _summed_decay(s: Steps) -> Tensor | None:
 
 
 def _entries(s: Steps) -> tuple[Tensor, Tensor]:
-    """Row and column of entries spread over the state; all of a small one."""
+    """Rows and columns of entries spread evenly over the state; all entries of a small one."""
     *_, K, V = s.sizes
-    place = torch.linspace(0, K * V - 1, min(ENTRIES, K * V), device=s.v.device).round().long()
-    return place // V, place % V
+    index = torch.linspace(0, K * V - 1, min(ENTRIES, K * V), device=s.v.device).round().long()
+    return index // V, index % V
 
 
 def state_norms(s: Steps) -> tuple[list[int], Tensor]:
-    """Steps taken, and the Frobenius norm of each head's state after them, mean over the sequences: (times, H)."""
+    """Time steps, and the Frobenius norm of each head's state after them, averaged over the sequences: (times, H)."""
     L = s.v.shape[2]
     times = sorted({round((i + 1) * L / min(POINTS, L)) for i in range(min(POINTS, L))})
     state, norms = s.empty_state(), []
@@ -166,16 +166,16 @@ def _table(seen: list[_RecordedSteps], norms: list[Tensor]) -> Reading:
         columns, guarded = columns[:-1], ""
     ran = "; ".join(dict.fromkeys(f"{each.steps.name}, computed in the form {each.form}" for each in seen))
     return Table(
-        "What the states remember",
+        "Memory of each head",
         {column: [row[i] for row in rows] for i, column in enumerate(columns)},
-        note=f"On {_size(seen)}; {ran}. Decay: median factor per step on each axis of the state. Steps kept: until the product of the "
-        "decays is 1/e, for a tenth, half and nine tenths of the entries; what a delta rule overwrites is not counted. "
+        note=f"On {_size(seen)}; {ran}. Decay: median factor per step on each axis of the state. Steps kept: number of steps until the "
+        "product of the decays is 1/e, as 10 %, 50 % and 90 % quantiles over the entries; what a delta rule overwrites is not counted. "
         f"Norm: of the state after the last step.{guarded}",
     )
 
 
 def _decays(seen: list[_RecordedSteps]) -> Reading:
-    """How the share that a step loses is spread, for each axis that has a decay in some layer."""
+    """Histogram of the fraction lost per step, for each axis that has a decay in some layer."""
     edges, values = torch.tensor(EDGES, dtype=torch.float64), {}
     for axis in ("head", "key", "value", "entry"):
         logs = [gates[axis].double().flatten() for each in seen if axis in (gates := log_gates(each.steps))]
@@ -184,22 +184,22 @@ def _decays(seen: list[_RecordedSteps]) -> Reading:
             counts = torch.bincount(torch.bucketize(lost, edges[1:-1], right=True), minlength=len(edges) - 1)
             values[f"% of the {axis} decays"] = 100 * counts / len(lost)
     return Bars(
-        "Lost in a step",
+        "Fraction lost per step",
         values or {"% of the entries": [100.0] + [0.0] * (len(EDGES) - 2)},
-        axes=["lost in a step", "%"],
-        note=f"On {_size(seen)}, all layers together. How much of an entry a step loses, 1 - exp(log gate), and in how many of all "
-        "decays: what loses 0.1 % a step is kept for about 1,000 steps.",
+        axes=["lost per step", "%"],
+        note=f"On {_size(seen)}, all layers together. Histogram of the fraction of an entry that one step loses, 1 - exp(log gate): "
+        "an entry that loses 0.1 % per step is kept for about 1,000 steps.",
         labels=[f"{100 * low:g} to {100 * high:g} %" for low, high in zip(EDGES, EDGES[1:])],
     )
 
 
 def _retention_reading(seen: list[_RecordedSteps]) -> Reading:
-    """Forgetting as a curve for each layer; layers of one model see one length, so the distances are the same."""
-    curves = {each.name: retention(each.steps) for each in _select(seen)}
+    """Forgetting as a curve for each layer; all layers see the same length, so the distances are the same."""
+    curves = {each.name: retention(each.steps) for each in spread_evenly(seen, LINES)}
     return Lines(
-        "What is left of the past",
-        {name: 100 * share for name, (_, share) in curves.items()},
-        axes=["steps ago", "% left"],
+        "What remains of the past",
+        {name: 100 * fraction for name, (_, fraction) in curves.items()},
+        axes=["steps ago", "% remaining"],
         note=f"The product of the decays since then, mean over heads, entries and times; {_points(next(iter(curves.values()))[0], seen)}",
         x={name: back for name, (back, _) in curves.items()},
     )
@@ -207,9 +207,9 @@ def _retention_reading(seen: list[_RecordedSteps]) -> Reading:
 
 def _norms(seen: list[_RecordedSteps], norms: list[tuple[list[int], Tensor]]) -> Reading:
     curves = {each.name: curve for each, curve in zip(seen, norms, strict=True)}
-    shown = {each.name: curves[each.name] for each in _select(seen)}
+    shown = {each.name: curves[each.name] for each in spread_evenly(seen, LINES)}
     return Lines(
-        "Size of the states over time",
+        "Norm of the states over time",
         {name: sizes.mean(1) for name, (_, sizes) in shown.items()},
         axes=["step", "norm of the state"],
         note=f"Frobenius norm, mean over heads and {seen[0].steps.v.shape[0]} sequences; {_points(norms[0][0], seen)}",
@@ -217,16 +217,13 @@ def _norms(seen: list[_RecordedSteps], norms: list[tuple[list[int], Tensor]]) ->
     )
 
 
-def _select(seen: list[_RecordedSteps]) -> list[_RecordedSteps]:
-    """Some layers from the first to the last, where there are too many to tell apart."""
-    return [seen[round(i)] for i in torch.linspace(0, len(seen) - 1, min(LINES, len(seen))).tolist()]
-
-
 def _points(x: list[int], seen: list[_RecordedSteps]) -> str:
-    """How a curve was sampled, and what was left out."""
+    """How a curve was sampled, and how many layers are shown."""
     apart = (x[-1] - x[0]) / max(len(x) - 1, 1)
     every = (
-        "taken at every step" if apart <= 1 else f"taken at {len(x)} places, about every {apart:.1f} steps".replace(".0 steps", " steps")
+        "taken at every step"
+        if apart <= 1
+        else f"taken at {len(x)} time steps, about every {apart:.1f} steps".replace(".0 steps", " steps")
     )
     return every + (f"; {LINES} of {len(seen)} layers." if len(seen) > LINES else ".")
 
@@ -237,7 +234,7 @@ def _size(seen: list[_RecordedSteps]) -> str:
 
 
 class _Reader(nn.Module):
-    """Sequences of numbers -> classes: a mixer, and the mean of what it says."""
+    """Sequences of numbers -> classes: a mixer and the mean of its outputs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,5 +250,4 @@ def tiny() -> Subject:
         torch.manual_seed(0)
         net = _Reader()
         batch = Batch(x=torch.randn(11, 40, 4), y=torch.arange(11) % 5, ids=torch.arange(11))
-    data = Data(train=_Rows(batch), name="tiny", task="classes", classes=("ant", "bee", "cat", "dog", "elk"))
-    return Subject(net, batch, _Nll(classes=True), data, METRICS, "tiny")
+    return tiny_subject(net, batch, Nll(classes=True), task="classes", classes=CLASSES)

@@ -1,4 +1,4 @@
-"""A sheet of misclassified images, the most confident mistakes first."""
+"""Misclassified images, the most confident mistakes first."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from ..core.reading import Images, Reading, Subject
 from .tools.pictures import picture
 from .tools.readonly import guard, not_classes, predict_labels
 from .tools.tiny import images
+
+REPORT = {"position": 40}
 
 
 def why_not(subject: Subject) -> str:
@@ -25,27 +27,27 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
-    """Images with what the model says they are, what they are, and how sure it was.
+    """Images with the predicted class, the true class and the confidence.
 
     Args:
-        n: how many to show at most
+        n: maximum number of images
     """
     y, y_pred, confidence, where, names = predict_labels(subject)
     wrong = (y != y_pred).nonzero().flatten()
     wrong = wrong[confidence[wrong].argsort(descending=True, stable=True)]
     shown = wrong[:n].tolist()
-    places = where[wrong[:n]].tolist()
+    indices = where[wrong[:n]].tolist()
     ids = subject.batch.get("ids")
     count = f"{len(wrong):,} of {len(y):,} examples are misclassified"
     order = "the most confident come first" if len(wrong) > len(shown) else "all are shown"
     return Images(
         "Mistakes",
-        {"images": [picture(subject.batch.x[i]) for i in places]},
+        {"images": [picture(subject.batch.x[i]) for i in indices]},
         axes=["example", "row", "column"],
-        note=f"{count}; {order}, each with how sure the answer was." if shown else f"{count}.",
-        labels=[f"says {names[y_pred[i]]}" for i in shown],
-        details=[f"is {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
-        results={"ids": [int(ids[i]) if ids is not None else i for i in places]},
+        note=f"{count}; {order}, each with the confidence of the prediction." if shown else f"{count}.",
+        labels=[f"predicted {names[y_pred[i]]}" for i in shown],
+        details=[f"true {names[y[i]]} ({100 * float(confidence[i]):.0f} %)" for i in shown],
+        results={"ids": [int(ids[i]) if ids is not None else i for i in indices]},
     )
 
 

@@ -1,4 +1,4 @@
-"""Attention over the image: which patches a vision transformer's answer looks at, in its last layer and through all of them."""
+"""Attention over the image: how much a vision transformer attends to each patch, in its last layer and by rollout."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from .tools.tiny import images
 def why_not(subject: Subject) -> str:
     if missing := no_images(subject):
         return missing
-    return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model does not attend to patches of the image"
+    return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model has no attention over image patches"
 
 
 @guard
 def read(subject: Subject, n: Annotated[int, Range(1, 32)] = 6, heads: Annotated[int, Range(0, 16)] = 4) -> Reading:
-    """A row for each image: the weights of the last layer, the rollout of all layers, and single heads of the last one.
+    """A row for each image: the weights of the last layer, the rollout of all layers, and single heads of the last layer.
 
     Args:
         n: how many images, the first of the batch
-        heads: how many to draw, the first
+        heads: how many of the first heads to draw
     """
     batch = subject.batch[:n]
     layers = weights(subject.model, batch)
     h, w = patches(batch.x.shape[-2:], subject.model.patch)
-    heads, own = min(heads, layers[0].shape[1]), layers[0].shape[-1] > h * w
+    heads, class_token = min(heads, layers[0].shape[1]), layers[0].shape[-1] > h * w
     views = [patch_weights(layers, h * w, i, heads).unflatten(1, (h, w)) for i in range(len(batch))]
     names = ["image", "last layer", "rollout", *(f"head {i + 1}" for i in range(heads))]
     return Images(
         "Attention over the image",
         {"images": [picture(image) for image in batch.x for _ in names]},
         axes=["picture", "row", "column"],
-        note=f"Heat is the share that each patch of {_side(subject.model.patch)} pixels has in what "
-        f"{'the token of the answer' if own else 'the mean of all tokens'} takes: in the last of {len(layers)} layers (all heads, then "
-        "single ones), and through all layers, each passing on half of what it had (rollout). Each picture has its own scale.",
+        note=f"Heat is the attention weight of each patch of {_side(subject.model.patch)} pixels for "
+        f"{'the class token' if class_token else 'the mean of all tokens'}: in the last of {len(layers)} layers (mean of the heads, and "
+        "single heads), and by rollout through all layers. Each picture has its own scale.",
         across=len(names),
         labels=[*[""] * len(names) * (len(batch) - 1), *names],
         heat=[each for view in views for each in (None, *view.tolist())],
@@ -65,14 +65,14 @@ def weights(model: Any, batch: Any) -> list[Any]:
 
 
 def patch_weights(layers: list[Any], count: int, example: int, heads: int) -> Any:
-    """(2 + heads, patches) what the answer takes of each patch: in the last layer, by rollout, and by single heads of the last.
+    """(2 + heads, patches) attention to each patch: in the last layer, by rollout, and in single heads of the last layer.
 
-    A token before the patches is the one the answer is made of; without any it is the mean of all tokens.
+    The query is the class token before the patches; without one, the mean over all tokens.
     """
     each, last = [layer[example] for layer in layers], layers[-1][example]
     matrices = torch.stack([last.mean(0), roll_out(each), *last[:heads]])
-    asking = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
-    return asking[:, matrices.shape[-1] - count :]
+    query = matrices[:, 0] if matrices.shape[-1] > count else matrices.mean(1)
+    return query[:, matrices.shape[-1] - count :]
 
 
 def _side(side: Any) -> str:

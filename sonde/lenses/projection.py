@@ -1,4 +1,4 @@
-"""Projection: the vectors of tokens in the plane of their first two principal components."""
+"""Token embeddings projected onto their first two principal components."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from ..core.options import Range
 from ..core.reading import Reading, Scatter, Subject
 from ..estimators.pca import PCA
 from .tools.readonly import guard
-from .tools.tokens import embedding, frequent, letters, no_embedding, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import embedding, frequent, no_embedding, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_embedding(subject):
         return missing
-    return "" if min(embedding(subject.model).weight.shape) > 1 else "the embedding has no plane"
+    return "" if min(embedding(subject.model).weight.shape) > 1 else "the embedding has fewer than two dimensions"
 
 
 @guard
 def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Reading:
-    """The commonest tokens of the batch, in the plane along which all rows of the embedding spread most.
+    """The most frequent tokens of the batch, in the plane of the first two principal components of the whole embedding.
 
     Args:
         tokens: how many to show
@@ -27,15 +28,15 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
     table = embedding(subject.model).weight.detach().cpu().double().numpy()
     which = frequent(subject.batch, tokens)
     pca = PCA(2).fit(table)
-    share = pca.explained_variance_ratio_
+    ratio = pca.explained_variance_ratio_
     x, y = pca.transform(table[which.numpy()]).T
-    names = [f"component {i + 1}: {part:.0%} of the spread" for i, part in enumerate(share)]
+    names = [f"component {i + 1}: {part:.0%} of the variance" for i, part in enumerate(ratio)]
     return Scatter(
-        "Token vectors in their principal plane",
+        "Token embeddings, first two principal components",
         dict(zip(names, (x, y), strict=True)),
         axes=names,
-        note=f"The {len(which)} commonest tokens of the batch; the plane is that of all {len(table):,} tokens. Where there is no "
-        "room for all names, the commoner ones are written.",
+        note=f"The {len(which)} most frequent tokens of the batch; the components are those of all {len(table):,} tokens. "
+        "Where there is no room for all names, those of the more frequent tokens are shown.",
         labels=token_names(which, spell_tokens(subject)),
     )
 

@@ -1,4 +1,4 @@
-"""Learning-rate range test: the rate rises at every step until the loss explodes; where it fell fastest is a good rate.
+"""Learning-rate range test: the rate rises at every step until the loss explodes; where the loss falls fastest is a good rate.
 
 The rate of step t is  lowest * (highest / lowest)^(t / (steps - 1))  (Smith 2017).  The suggestion is the rate at which the
 smoothed loss falls most per decade, well below the one at which it turns up.
@@ -19,14 +19,14 @@ from .tools.readonly import guard, no_gradient
 from .tools.tiny import values
 from .tools.trial import Trial, on_a_copy
 
-BLOWN = 4.0
-"""the test ends where the smoothed loss is this many times above its lowest"""
-ROOM = 0.25
-"""of the first loss, above it in the picture: the fall is to be seen, not the height of the explosion"""
+EXPLODED = 4.0
+"""the test ends where the smoothed loss is this many times its minimum"""
+HEADROOM = 0.25
+"""the y axis ends this fraction above the first loss, so that the explosion does not hide the descent"""
 LOGARITHMIC = 20
-"""a fall by more than this factor is drawn on a logarithmic axis"""
-LEAST = 1e-3
-"""share of the first loss that must go for a rate to count as one that works"""
+"""a loss that falls by more than this factor is drawn on a logarithmic axis"""
+MIN_DECREASE = 1e-3
+"""fraction by which the loss must fall for a rate to be suggested"""
 
 
 def why_not(subject: Subject) -> str:
@@ -43,41 +43,42 @@ def read(
     batch_size: Annotated[int, Range(1, 65536)] = 64,
     start: Literal["fresh", "here"] = "fresh",
 ) -> Reading:
-    """Loss of each training batch against the rate of its step, with the rate to try first.
+    """Loss of each training batch against the learning rate of its step, with a suggested rate.
 
     Args:
         rule: optimizer by name
         lowest: rate of the first step
         highest: rate of the last step
-        steps: updates, if the loss does not explode before
+        steps: number of updates, unless the loss explodes first
         batch_size: examples per update
-        start: weights drawn afresh, or here, as they are
+        start: new random weights, or here: the weights of the run
     """
     if not lowest < highest:
-        raise BadInput(f"the lowest rate {lowest:g} must lie below the highest {highest:g}", where="lens 'rate_range'")
+        raise BadInput(f"the lowest rate {lowest:g} must be below the highest {highest:g}", where="lens 'rate_range'")
 
     maker = entrant(rule)
     if not maker.rates:
-        raise BadInput(f"'{rule}' finds its own rate", where="lens 'rate_range'", fix="'sgd' or 'adam' have one to find")
+        raise BadInput(f"'{rule}' has no learning rate", where="lens 'rate_range'", fix="use 'sgd' or 'adam'")
     with on_a_copy():
         trial = Trial(subject, start, batch_size)
         limit, why = _limit(trial, subject.objective) if rule == "sgd" else (None, "")
-        rates, losses, ended = _rise(trial, maker.make, lowest, highest, steps)
+        rates, losses, exploded = _rise(trial, maker.make, lowest, highest, steps)
     smooth = smooth_losses(losses)
     best = suggestion(rates, smooth)
     lowest_at = rates[smooth.index(min(smooth))]
     notes = [
-        f"Try {best:.2g} with {rule}: there the loss falls fastest." if best else f"No rate up to {rates[-1]:.2g} lowers the loss.",
-        f"It is lowest at {lowest_at:.2g}" + (f" and explodes at {rates[-1]:.2g}." if ended else " and has not exploded by the last step."),
-        f"At the start, curvature lets plain descent converge below 2 / lambda_max = {limit:.2g}." if limit else why,
+        f"Try {best:.2g} with {rule}, where the loss falls fastest." if best else f"No rate up to {rates[-1]:.2g} lowers the loss.",
+        f"The loss is lowest at {lowest_at:.2g}"
+        + (f" and explodes at {rates[-1]:.2g}." if exploded else " and has not exploded by the last step."),
+        f"At the start, gradient descent is stable below 2 / lambda_max = {limit:.2g}." if limit else why,
         f"One pass of {len(rates)} steps, batches of {trial.order.batch_size}.",
         trial.note(),
     ]
     marks = {f"try {best:.2g}": best} if best else {}
     marks[f"lowest loss at {lowest_at:.2g}"] = lowest_at
-    if ended:
+    if exploded:
         marks[f"explodes at {rates[-1]:.2g}"] = rates[-1]
-    top = smooth[0] + ROOM * abs(smooth[0])
+    top = smooth[0] + HEADROOM * abs(smooth[0])
     log = ["x", "y"] if 0 < LOGARITHMIC * min(losses) < top else ["x"]
     return Lines(
         "Learning-rate range test",
@@ -88,18 +89,18 @@ def read(
         log=log,
         top=top,
         marks=marks,
-        results={"suggestion": best, "limit": limit, "ended": ended},
+        results={"suggestion": best, "limit": limit, "ended": exploded},
     )
 
 
 def _limit(trial, objective) -> tuple[float | None, str]:
-    """2 over the largest curvature of the loss at the start, the rate beyond which gradient descent diverges; or why it is not known."""
+    """2 / lambda_max at the start, the rate above which gradient descent diverges; or why it is not known."""
     trial.whole.eval()
     try:
         curvature = hessian_spectrum(trial.whole.model, objective, trial.examples, steps=30).high
     except (RuntimeError, NotImplementedError) as error:  # not every layer can be differentiated twice
         return None, f"Curvature unknown: {str(error).splitlines()[0]}."
-    return (2 / curvature, "") if curvature > 0 else (None, "The loss curves upwards in no direction.")
+    return (2 / curvature, "") if curvature > 0 else (None, "The Hessian has no positive eigenvalue.")
 
 
 def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[float], list[float], bool]:
@@ -116,7 +117,7 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
         rates.append(rate)
         losses.append(value)
         now = smooth_losses(losses)
-        if len(now) > 10 and now[-1] - min(now) > (BLOWN - 1) * max(abs(min(now)), 0.1 * abs(now[0])):
+        if len(now) > 10 and now[-1] - min(now) > (EXPLODED - 1) * max(abs(min(now)), 0.1 * abs(now[0])):
             return rates, losses, True
         for group in optimizer.param_groups:
             group["lr"] = rate
@@ -125,7 +126,7 @@ def _rise(trial, make, lowest: float, highest: float, steps: int) -> tuple[list[
 
 
 def smooth_losses(losses: list[float], keep: float = 0.8) -> list[float]:
-    """Rolling average that forgets a fifth at each step, corrected for its start at 0."""
+    """Exponential moving average with decay `keep`, corrected for its start at 0."""
     out, mean = [], 0.0
     for count, loss in enumerate(losses, 1):
         mean = keep * mean + (1 - keep) * loss
@@ -134,9 +135,9 @@ def smooth_losses(losses: list[float], keep: float = 0.8) -> list[float]:
 
 
 def suggestion(rates: list[float], smooth: list[float], reach: int = 2) -> float | None:
-    """The rate at which the smoothed loss falls most per decade, before its lowest point; None where it hardly falls."""
+    """The rate at which the smoothed loss falls most per decade, before its minimum; None where it hardly falls."""
     end = smooth.index(min(smooth))
-    if smooth[0] - smooth[end] <= LEAST * abs(smooth[0]):
+    if smooth[0] - smooth[end] <= MIN_DECREASE * abs(smooth[0]):
         return None
     falls = {
         rates[i]: (smooth[i + reach] - smooth[i - reach]) / math.log10(rates[i + reach] / rates[i - reach])

@@ -1,4 +1,4 @@
-"""Reconstructions: images above what an auto-encoder makes of them again, with the error of each."""
+"""Reconstructions of an auto-encoder below the originals, with the error of each."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.codes import codes, decode_codes, no_codes, small, to_pictures
+from .tools.codes import codes, decode_codes, no_codes, to_pictures
 from .tools.readonly import CHUNK, guard, preserve_state
+from .tools.tiny import autoencoder
 
 
 def why_not(subject: Subject) -> str:
@@ -19,7 +20,7 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal["first", "worst"] = "first") -> Reading:
-    """Rows of originals, reconstructions and their difference; errors are mean squares over an example's values.
+    """Rows of originals, reconstructions and their difference; errors are mean squared errors over an example's values.
 
     Args:
         n: how many images
@@ -27,25 +28,26 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
     """
     x = subject.batch.x
     with preserve_state(subject.model), torch.no_grad():
-        again = torch.cat([decode_codes(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])
-    off = (again - x).double()
-    errors = off.flatten(1).square().mean(1)
+        reconstructions = torch.cat([decode_codes(subject, codes(subject, part)).reshape(part.shape) for part in x.split(CHUNK)])
+    residuals = (reconstructions - x).double()
+    errors = residuals.flatten(1).square().mean(1)
     mean = float((x.double() - x.double().mean(0)).square().mean())
     which = errors.argsort(descending=True, stable=True)[:n] if order == "worst" else torch.arange(min(n, len(x)))
-    above, below = to_pictures(subject, x[which]), to_pictures(subject, again[which])
-    signed = [gap.mean(0) if gap.dim() == 3 else gap.reshape(len(above[0]), -1) for gap in off[which]]
+    above, below = to_pictures(subject, x[which]), to_pictures(subject, reconstructions[which])
+    signed = [gap.mean(0) if gap.dim() == 3 else gap.reshape(len(above[0]), -1) for gap in residuals[which]]
     blank = [each * 0 + 1 for each in above]
-    figure, plain = float(errors.mean()), f"the mean image would give {number(round(mean, 6))}"
+    error, baseline = float(errors.mean()), f"the mean image has {number(round(mean, 6))}"
     return Images(
         "Reconstructions",
         {"images": [*above, *below, *blank]},
         axes=["picture", "row", "column"],
-        note=f"Mean squared error over {len(x):,} examples {number(round(figure, 6))}; {plain}, so {1 - figure / mean:.1%} of the spread "
-        f"is kept. {'The worst come first. ' if order == 'worst' else ''}In the last row what was added (orange) and what was lost (blue)."
+        note=f"Mean squared error over {len(x):,} examples {number(round(error, 6))}; {baseline}, so {1 - error / mean:.1%} of the "
+        f"variance is explained. {'The largest errors come first. ' if order == 'worst' else ''}"
+        "Last row: reconstruction minus image, positive in orange, negative in blue."
         if mean > 0
-        else f"Mean squared error over {len(x):,} examples {number(round(figure, 6))}.",
+        else f"Mean squared error over {len(x):,} examples {number(round(error, 6))}.",
         across=len(which),
-        rows=["image", "again", "difference"],
+        rows=["image", "reconstruction", "difference"],
         details=[""] * 2 * len(which) + [number(round(error, 5)) for error in errors[which].tolist()],
         heat=[None] * 2 * len(which) + [gap.tolist() for gap in signed],
         top=float(torch.stack(signed).abs().max()),
@@ -54,4 +56,4 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
 
 
 def tiny() -> Subject:
-    return small()
+    return autoencoder()

@@ -1,4 +1,4 @@
-"""How far a regression is off: predicted against true values, and the distribution of the residuals."""
+"""Residuals of a regression: predicted against true values, and a histogram of the residuals."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from .tools.tiny import values
 if TYPE_CHECKING:
     from torch import Tensor
 
+REPORT = {"position": 30, "section": "Predictions"}
 POINTS = 2000
 
 
@@ -25,17 +26,17 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Reading]:
-    """Predicted against true, and a histogram of true minus predicted; R2 over all outputs is their plain mean.
+    """Predicted against true, and a histogram of true minus predicted; R2 of several outputs is the mean over them.
 
     Args:
-        bins: bars of the histogram
+        bins: number of bins of the histogram
     """
     y, guess = subject.batch.y.double(), predictions(subject).double()
     n = len(y)
     y, guess = y.reshape(n, -1), guess.reshape(n, -1)
     if y.shape != guess.shape:
         raise BadInput(
-            f"the model gives {guess.shape[1]} numbers for {y.shape[1]} targets",
+            f"the model outputs {guess.shape[1]} numbers for {y.shape[1]} targets",
             where="lens 'residuals'",
             fix="check the objective's predict",
         )
@@ -46,18 +47,18 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
         raise BadInput("all targets are masked", where="lens 'residuals'", fix="look at other examples")
     residual = y - guess
     rmse, mae = float(residual.square().mean().sqrt()), float(residual.abs().mean())
-    figures = f"RMSE {number(rmse)}, mean absolute error {number(mae)}, {n:,} examples"
+    summary = f"RMSE {number(rmse)}, mean absolute error {number(mae)}, {n:,} examples"
     shown = torch.linspace(0, len(y) - 1, min(len(y), POINTS), dtype=torch.float64).round().long()
-    # Bars are centered on zero, so that a bias is seen as a shift.
-    reach = float(residual.abs().max()) or 1.0
-    edges = torch.linspace(-reach, reach, bins + 1, dtype=torch.float64)
+    # The histogram is centered on zero, so that a bias shows as a shift.
+    limit = float(residual.abs().max()) or 1.0
+    edges = torch.linspace(-limit, limit, bins + 1, dtype=torch.float64)
     where = torch.bucketize(residual, edges[1:-1])
     return [
         Scatter(
             "Predicted against true",
             {"true": y[shown], "predicted": guess[shown]},
             axes=["true", "predicted"],
-            note=(f"R² {r2:.4f}; " if r2 is not None else "R² undefined, all targets are equal; ") + figures + ".",
+            note=(f"R² {r2:.4f}; " if r2 is not None else "R² undefined, all targets are equal; ") + summary + ".",
             diagonal=True,
             results={"r2": r2, "rmse": rmse, "mae": mae},
         ),
@@ -72,13 +73,13 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
 
 
 def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
-    """R2 = 1 - error / spread of each output, and their mean; an output that never varies has none."""
+    """Mean over the outputs of R2 = 1 - squared error / total sum of squares; a constant output has none."""
     scores = []
     for column in range(y.shape[1]):
         true, predicted = y[counted[:, column], column], guess[counted[:, column], column]
-        spread = float((true - true.mean()).square().sum()) if len(true) else 0.0
-        if spread > 0:
-            scores.append(1 - float((true - predicted).square().sum()) / spread)
+        total = float((true - true.mean()).square().sum()) if len(true) else 0.0
+        if total > 0:
+            scores.append(1 - float((true - predicted).square().sum()) / total)
     return sum(scores) / len(scores) if scores else None
 
 

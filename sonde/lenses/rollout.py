@@ -1,7 +1,7 @@
-"""Attention rollout: how much of each input token has reached each place after all attention layers.
+"""Attention rollout: how much each position depends on each input token through all attention layers.
 
-Abnar & Zuidema, Quantifying Attention Flow in Transformers, 2020: every layer passes on half of what it had and half of what
-it looked at, so the layers multiply as  R = (A_L + I)/2 ... (A_1 + I)/2  with A the mean of a layer's heads.
+Abnar & Zuidema, Quantifying Attention Flow in Transformers, 2020: every layer outputs half of its input and half of what
+it attends to, so the layers multiply as  R = (A_L + I)/2 ... (A_1 + I)/2  with A the mean of a layer's heads.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention
 from .attention import maps
 from .tools.readonly import guard
-from .tools.tokens import letters, no_tokens, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import no_tokens, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_tokens(subject):
         return missing
-    return (
-        "" if any(isinstance(part, Attention) for part in subject.model.modules()) else "no layer of the model attends to its own sequence"
-    )
+    return "" if any(isinstance(part, Attention) for part in subject.model.modules()) else "the model has no self-attention layer"
 
 
 @guard
 def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annotated[int, Range(1, 512)] = 32) -> list[Reading]:
-    """For each stack of layers: places after the last one down, input tokens across, each row summing to 1.
+    """For each stack of layers: positions after the last layer in rows, input tokens in columns; each row sums to 1.
 
     Args:
-        example: which of the batch, from 0
-        tokens: how many of its first tokens the model is given
+        example: index of the example in the batch
+        tokens: how many of its first tokens to use
     """
     stacks: dict[str, list[Any]] = {}
     for each in maps(subject, example, tokens):
@@ -45,10 +44,10 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
         readings.append(
             Heat(
                 "Attention rollout" + (f" of the {stack}" if len(stacks) > 1 else ""),
-                {"share": roll_out([each.weights for each in layers]).round(decimals=3)},
+                {"weight": roll_out([each.weights for each in layers]).round(decimals=3)},
                 axes=["after the last layer", "input"],
-                note=f"Of example {example}, through {len(layers)} attention layers, heads averaged; a layer passes on half of what it had "
-                "and half of what it looked at. Darker is more; a row sums to 1.",
+                note=f"Example {example}, through {len(layers)} attention layers, heads averaged; each layer outputs half of its input and "
+                "half of what it attends to. Darker is more; each row sums to 1.",
                 rows=words,
                 columns=words,
                 share="row",
@@ -59,10 +58,10 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
 
 def roll_out(layers: list[Any]) -> Any:
     """The product of all layers' weights (H, T, T), first layer first, each mixed with the identity: (T, T)."""
-    whole = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
+    rollout = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype)
     for weights in layers:
-        whole = 0.5 * (weights.mean(0) @ whole + whole)
-    return whole
+        rollout = 0.5 * (weights.mean(0) @ rollout + rollout)
+    return rollout
 
 
 def _stack(name: str) -> str:

@@ -1,10 +1,10 @@
-"""Saliency: which pixels a classifier's answer rests on, by gradient, integrated gradients or Grad-CAM, as heat over the image.
+"""Saliency: which pixels a classifier's prediction depends on, by gradient, integrated gradients or Grad-CAM, as heat over the image.
 
-gradient     the largest size over the channels of the slope of the score by a pixel (Simonyan et al., Deep Inside
+gradient     maximum over the channels of the absolute gradient of the score at a pixel (Simonyan et al., Deep Inside
              Convolutional Networks, 2014)
-integrated   (x - x0) times the mean slope on the way from a baseline x0 to x; the pixels' shares sum to f(x) - f(x0)
+integrated   (x - x0) times the mean gradient on the line from a baseline x0 to x; attributions sum to f(x) - f(x0)
              (Sundararajan et al., Axiomatic Attribution for Deep Networks, 2017)
-grad-cam     positive part of the sum over channels of a layer's maps, each times the mean of the score's slope by it
+grad-cam     positive part of the sum of a layer's maps, each weighted by the mean gradient of the score at it
              (Selvaraju et al., Grad-CAM, 2017)
 """
 
@@ -19,7 +19,7 @@ from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import chosen, enable_gradients, gathering, last_convolution, no_images, picture
+from .tools.pictures import enable_gradients, gathering, last_convolution, no_images, picture, select_layer
 from .tools.readonly import guard, preserve_state
 from .tools.tiny import images
 
@@ -30,7 +30,7 @@ TITLES = {"gradient": "gradient", "integrated": "integrated gradients", "grad-ca
 
 
 STRONG = 0.01
-"""share of the pixels of a picture that get the full color: a few far beyond the others would leave these without any"""
+"""fraction of the pixels that get the full color, so that a few outliers do not make the others invisible"""
 
 
 def why_not(subject: Subject) -> str:
@@ -39,9 +39,9 @@ def why_not(subject: Subject) -> str:
     try:
         with preserve_state(subject.model), torch.no_grad():
             out = ask(subject.model, subject.batch[:1])
-    except Exception as error:  # whatever stops it here would stop the lens too
-        return f"the model cannot be asked: {' '.join(str(error).split())[:120]}"
-    return "" if torch.is_tensor(out) and out.dim() == 2 else "the model does not give one score for each class"
+    except Exception as error:  # whatever fails here would fail in the lens too
+        return f"the model cannot be run: {' '.join(str(error).split())[:120]}"
+    return "" if torch.is_tensor(out) and out.dim() == 2 else "the model does not output one score per class"
 
 
 @guard
@@ -54,14 +54,14 @@ def read(
     baseline: float = 0.0,
     steps: Annotated[int, Range(1, 4096)] = 64,
 ) -> Reading:
-    """Images of the batch with the heat of one method over them, each stretched to its own strongest pixels.
+    """Images of the batch with the heat of one method over them, each scaled by its own strongest pixels.
 
     Args:
-        method: how pixels are scored
+        method: how pixels are attributed
         n: how many images, the first of the batch
-        of: whose score, that of the class the model says or of the true one
+        of: the score to explain: answer, that of the predicted class, or label, that of the true class
         layer: layer for Grad-CAM; default: the last convolution
-        baseline: value of all pixels of the image from which gradients are integrated
+        baseline: pixel value of the constant image at which the integration starts
         steps: interpolation steps of integrated gradients
     """
     model, batch = subject.model, subject.batch[:n]
@@ -72,29 +72,32 @@ def read(
     legend, details = "", []
     if method == "gradient":
         heat = gradient(model, batch, classes).abs().amax(1)
-        legend = "Heat is the size of the slope of the score by a pixel."
+        legend = "Heat is the absolute gradient of the score at a pixel."
     elif method == "integrated":
-        share = integrated_gradients(model, batch, classes, baseline, steps)
-        heat, shift = share.sum(1), _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes)
-        off = float((share.flatten(1).sum(1) - shift).abs().max() / shift.abs().max().clamp_min(1e-12))
-        details = [f"sum {value:+.2f}" for value in shift.tolist()]
+        attribution = integrated_gradients(model, batch, classes, baseline, steps)
+        heat, difference = (
+            attribution.sum(1),
+            _scores(model, batch, classes) - _scores(model, batch.replace(x=batch.x * 0 + baseline), classes),
+        )
+        off = float((attribution.flatten(1).sum(1) - difference).abs().max() / difference.abs().max().clamp_min(1e-12))
+        details = [f"sum {value:+.2f}" for value in difference.tolist()]
         legend = (
-            f"Heat is a pixel's share of the score over that of an image of {baseline:g}: orange speaks for the class, blue against it; "
-            f"below is their sum, exact to {off:.1%} with {steps} steps."
+            f"Heat is a pixel's contribution to the score minus that of a constant image of {baseline:g}: orange is positive, "
+            f"blue negative; below is their sum, with an error of {off:.1%} at {steps} steps."
         )
     else:
         heat, layer = grad_cam(model, batch, classes, layer)
         details = ["" if float(each.max()) > 0 else "none" for each in heat]
-        legend = f"Heat is where the maps of '{layer}' that raise the score outweigh those that lower it"
+        legend = f"Heat is where the weighted sum of the maps of '{layer}' is positive"
         legend += "; 'none' is nowhere." if any(details) else "."
-    legend += f" The strongest pixels of each picture, 1 in {round(1 / STRONG)}, have the full color."
+    legend += f" The strongest 1 in {round(1 / STRONG)} pixels of each picture have the full color."
     names = list(getattr(subject.data, "classes", ())) + [str(i) for i in range(out.shape[1])]
     return Images(
         f"Saliency: {TITLES[method]}",
         {"images": [picture(image) for image in batch.x]},
         axes=["example", "row", "column"],
         note=(f"The first {n} of {len(subject.batch):,} images. " if n < len(subject.batch) else "")
-        + f"Score: what the model gives for {'the class it says' if of == 'answer' else 'the true class'}. {legend}",
+        + f"Score: the model's output for {'the predicted class' if of == 'answer' else 'the true class'}. {legend}",
         labels=[names[i] for i in classes.tolist()],
         details=details,
         heat=heat.tolist(),
@@ -120,7 +123,7 @@ def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:
 
 
 def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
-    """(B, C, H, W) slope of the score of each example's class by its pixels."""
+    """(B, C, H, W) gradient of the score of each example's class with respect to its pixels."""
     with preserve_state(model), enable_gradients():
         x = batch.x.detach().clone().requires_grad_()
         out = ask(model, batch.replace(x=x))
@@ -128,25 +131,25 @@ def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
 
 
 def integrated_gradients(model: Any, batch: Any, classes: Tensor, baseline: float = 0.0, steps: int = 64) -> Tensor:
-    """(B, C, H, W) integrated gradients along the straight way from a flat image, by the midpoint rule, summed in double precision."""
-    way = batch.x.double() - baseline
-    total = torch.zeros_like(way)
+    """(B, C, H, W) integrated gradients on the line from a constant image, by the midpoint rule, summed in double precision."""
+    line = batch.x.double() - baseline
+    total = torch.zeros_like(line)
     for step in range(steps):
-        here = baseline + way * ((step + 0.5) / steps)
+        here = baseline + line * ((step + 0.5) / steps)
         total += gradient(model, batch.replace(x=here.to(batch.x)), classes).double() / steps
-    return way * total
+    return line * total
 
 
 def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[Tensor, str]:
-    """(B, H, W) heat of a layer's maps, smoothly enlarged to the image, and the name of the layer."""
+    """(B, H, W) heat of a layer's maps, interpolated to the size of the image, and the name of the layer."""
     with preserve_state(model), enable_gradients():
         fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
         with gathering(model, x, fmaps):
             out = ask(model, batch.replace(x=x))
         if not fmaps:
-            raise BadInput("the model makes no maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
-        layer = chosen(layer, fmaps, last_convolution(model, fmaps))
+            raise BadInput("the model has no feature maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
+        layer = select_layer(layer, fmaps, last_convolution(model, fmaps))
         (slope,) = torch.autograd.grad(_chosen_scores(out, classes).sum(), fmaps[layer])
         heat = (slope.mean((2, 3), keepdim=True) * fmaps[layer].detach()).sum(1, keepdim=True).relu()
     return interpolate(heat, size=batch.x.shape[-2:], mode="bilinear", align_corners=False).squeeze(1), layer

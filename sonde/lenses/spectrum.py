@@ -1,9 +1,9 @@
-"""Spectrum: norm, radius and condition of every layer, and the ends of the loss's Hessian, found without forming it.
+"""Spectral norm, spectral radius and condition number of every layer, and the extreme eigenvalues of the Hessian of the loss.
 
-The spectral norm of a layer bounds how much it can stretch a signal, its spectral radius what many steps through the same
-square matrix do.  The Hessian H of the loss sets the step size: gradient descent diverges beyond 2 / lambda_max, and
-needs on the order of the condition number lambda_max / lambda_min steps.  H is only ever multiplied by vectors, at
-a few times the cost of a gradient, so a model with millions of parameters needs tens of products and no matrix.
+The spectral norm of a layer bounds how much it can amplify a signal; the spectral radius describes many products with the
+same square matrix.  The Hessian H of the loss sets the step size: gradient descent diverges beyond 2 / lambda_max, and
+needs on the order of the condition number lambda_max / lambda_min steps.  H is only multiplied by vectors, at a
+few times the cost of a gradient, so a model with millions of parameters needs tens of products and no matrix.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DENSE = 1024
-"""a matrix up to this size is decomposed; a larger one is only multiplied"""
+"""a matrix up to this size is decomposed; a larger one is only multiplied by vectors"""
 BASIS = 2**30
-"""bytes of Lanczos vectors to hold at most; beyond, they are let go"""
+"""maximum bytes of Lanczos vectors; beyond that they are not stored"""
 POINTS = 201
 
 
@@ -46,12 +46,12 @@ def read(
     tolerance: Annotated[float, Range(least=0, below=1)] = 1e-4,
     seed: int = 0,
 ) -> list[Reading]:
-    """The layers as linear maps, then the curvature of the loss on the batch.
+    """The spectrum of each layer, then of the Hessian of the loss on the batch.
 
     Args:
-        steps: products with the Hessian at most
-        tolerance: error of its two ends at which to stop, as a share of the largest
-        seed: of the start vector
+        steps: maximum number of products with the Hessian
+        tolerance: stop when the error of the two extreme eigenvalues is below this fraction of the largest
+        seed: seed of the start vector
     """
     with preserve_state(subject.model):
         rows = [_layer(name, layer, shape, seed) for name, (layer, shape) in _linear_maps(subject).items()]
@@ -90,7 +90,7 @@ def hessian_product(model: nn.Module, objective: Any, batch: Any) -> Callable[[T
 
 
 def spectral_radius(matrix: Tensor, seed: int = 0) -> float:
-    """Largest absolute eigenvalue of a square matrix: what one step of a long product multiplies a vector by, in the end."""
+    """Largest absolute eigenvalue of a square matrix: the factor per step of a long product with a vector."""
     if len(matrix) <= DENSE:
         return float(torch.linalg.eigvals(matrix.double()).abs().max())
     from scipy.sparse.linalg import eigs
@@ -105,10 +105,10 @@ def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float
     start = torch.randn(shape, generator=generator(seed, "norm"), dtype=weight.dtype).to(weight.device)
     if weight.dim() == 2:
         return spectral_norm(weight.mv, weight.mT.mv, start.flatten())
-    silent = torch.zeros_like(layer.bias) if isinstance(layer.bias, torch.Tensor) else None
+    no_bias = torch.zeros_like(layer.bias) if isinstance(layer.bias, torch.Tensor) else None
 
     def apply(x: Tensor) -> Tensor:
-        params = {"weight": weight} | ({} if silent is None else {"bias": silent})
+        params = {"weight": weight} | ({} if no_bias is None else {"bias": no_bias})
         return torch.func.functional_call(layer, params, (x.view(1, *shape),))
 
     out, back = torch.func.vjp(apply, start.flatten())[:2]
@@ -116,7 +116,7 @@ def layer_norm(layer: nn.Module, shape: tuple[int, ...], seed: int = 0) -> float
 
 
 def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
-    """Dense and convolution layers with the shape of one example they are given, from one forward pass."""
+    """Linear and convolution layers with the shape of their input for one example, from one forward pass."""
     seen: dict[str, tuple[nn.Module, tuple[int, ...]]] = {}
 
     def note(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], _: Tensor) -> None:
@@ -145,17 +145,17 @@ def _layer(name: str, layer: nn.Module, shape: tuple[int, ...], seed: int) -> li
 
 
 def _curvature(spectrum: Spectrum, examples: int, parameters: int) -> Reading:
-    """The density of the Hessian's eigenvalues: each Ritz value as a narrow bell of its weight."""
+    """The density of the Hessian's eigenvalues: each Ritz value as a narrow Gaussian with its weight."""
     low, high = spectrum.low, spectrum.high
-    reach = max(high - low, 1e-12)
-    x = torch.linspace(low - 0.05 * reach, high + 0.05 * reach, POINTS, dtype=torch.float64)
-    width = reach / 60
-    bells = torch.exp(-0.5 * ((x[:, None] - spectrum.values) / width).square()) / (width * (2 * torch.pi) ** 0.5)
-    density = (bells * spectrum.weights).sum(1).clamp(min=1e-6 / reach)
+    extent = max(high - low, 1e-12)
+    x = torch.linspace(low - 0.05 * extent, high + 0.05 * extent, POINTS, dtype=torch.float64)
+    width = extent / 60
+    gaussians = torch.exp(-0.5 * ((x[:, None] - spectrum.values) / width).square()) / (width * (2 * torch.pi) ** 0.5)
+    density = (gaussians * spectrum.weights).sum(1).clamp(min=1e-6 / extent)
     error = float(spectrum.errors[[0, -1]].max())
     note = (
         f"Loss on {examples} examples, {number(parameters)} parameters, {spectrum.products} products. "
-        f"Eigenvalues from {number(low)} to {number(high)}, each end to within {number(error)}. {verdict(low, high, error)}"
+        f"Eigenvalues from {number(low)} to {number(high)}, with an error of at most {number(error)}. {verdict(low, high, error)}"
     )
     return Lines(
         "Curvature of the loss",
@@ -169,15 +169,15 @@ def _curvature(spectrum: Spectrum, examples: int, parameters: int) -> Reading:
 
 
 def verdict(low: float, high: float, error: float = 0.0) -> str:
-    """What the two ends of a Hessian mean for a descent."""
+    """What the extreme eigenvalues of a Hessian mean for gradient descent."""
     if high <= error:
-        return "No direction curves upwards." if low < -error else "The loss is flat: no curvature at all."
+        return "The Hessian has no positive eigenvalue." if low < -error else "The loss is flat: all eigenvalues are 0."
     limit = f"Gradient descent is stable up to a rate of {number(2 / high)}."
     if low > max(error, 1e-9 * high):
         return f"Convex here, condition number {number(high / low)}. {limit}"
     if low < -max(error, 1e-6 * high):
-        return f"Indefinite: a saddle, its steepest way down curves {number(-low / high)} times as much as its steepest way up. {limit}"
-    return f"Flat in some directions: the condition number is without bound. {limit}"
+        return f"Indefinite, a saddle: the negative curvature is {number(-low / high)} times the positive one. {limit}"
+    return f"Flat in some directions: the condition number is unbounded. {limit}"
 
 
 def _trainable(model: nn.Module) -> list[Any]:

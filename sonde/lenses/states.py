@@ -1,7 +1,6 @@
-"""States: how large what each layer remembers is, step by step along a sequence.
+"""Norm of each layer's state, step by step along a sequence.
 
-Every mixer with a state of fixed size is fed one token after the other; the lens `memory` looks further into those whose state
-is linear.
+Every mixer with a state of fixed size reads one token at a time; the lens `memory` shows more of mixers with a linear state.
 """
 
 from __future__ import annotations
@@ -14,19 +13,20 @@ from ..core.batch import ask
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
 from ..nn.mixers import Mixer
-from .tools.readonly import guard, hook_outputs, no_model, preserve_state
-from .tools.tokens import layer, letters
+from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
+from .tools.tiny import letters
+from .tools.tokens import layer
 
 LINES = 7
-"""layers that are drawn"""
+"""maximum number of layers in a picture"""
 
 
 def why_not(subject: Subject) -> str:
     if missing := no_model(subject):
         return missing
     if not _mixers(subject.model):
-        return "no layer of the model keeps a state of fixed size"
-    return "" if subject.batch.x.dim() > 1 and subject.batch.x.shape[1] > 1 else "the inputs are no sequences"
+        return "no layer of the model has a state of fixed size"
+    return "" if subject.batch.x.dim() > 1 and subject.batch.x.shape[1] > 1 else "the inputs are not sequences"
 
 
 @guard
@@ -34,23 +34,23 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
     """Norm of each tensor of the state after each step, mean over sequences; a picture for each kind of tensor.
 
     Args:
-        examples: sequences to look at, the first of the batch
-        steps: how many of their first steps to take
+        examples: how many sequences, the first of the batch
+        steps: how many of their first steps
     """
     sizes = norms(subject.model, subject.batch[:examples], steps)
     kinds = list(dict.fromkeys(name for each in sizes.values() for name in each))
     return [
         Lines(
-            f"Size of the state '{kind}'",
+            f"Norm of the state '{kind}'",
             {layer(name): each[kind] for name, each in shown.items()},
             axes=["step", "norm"],
-            note=f"Norm over all its numbers, mean over {min(examples, len(subject.batch))} sequences"
+            note=f"Norm over all entries, mean over {min(examples, len(subject.batch))} sequences"
             + (f"; {LINES} of {len(have)} layers." if len(have) > LINES else "."),
             x={layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()},
         )
         for kind in kinds
         for have in [[name for name, each in sizes.items() if kind in each]]
-        for shown in [{have[round(i)]: sizes[have[round(i)]] for i in torch.linspace(0, len(have) - 1, min(LINES, len(have))).tolist()}]
+        for shown in [{name: sizes[name] for name in spread_evenly(have, LINES)}]
     ]
 
 

@@ -1,4 +1,4 @@
-"""Surprisal: how many bits each token of a text costs, log2 1/p of it given what the model saw, colored over the text."""
+"""Surprisal: log2 1/p of each token given the context, in bits, as colors over the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Text
 from .tools.readonly import guard, preserve_state, real
-from .tools.tokens import BLANK, is_next_token, letters, logits, no_logits, original, select_row, spell_tokens, token_names
+from .tools.tiny import letters
+from .tools.tokens import BLANK, is_next_token, logits, no_logits, original, select_row, spell_tokens, token_names
+
+REPORT = {"position": 50}
 
 
 def why_not(subject: Subject) -> str:
@@ -19,7 +22,7 @@ def why_not(subject: Subject) -> str:
 
 @guard
 def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotated[int, Range(1, 4096)] = 64) -> list[Reading]:
-    """Bits of each token of the first examples; tokens that were not asked for have no color.
+    """Bits of each token of the first examples; tokens that are not predicted have no color.
 
     Args:
         n: examples to show
@@ -43,25 +46,25 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 3, tokens: Annotate
 def _note(cost: list[float], shown: int) -> str:
     known = [bits for bits in cost if not math.isnan(bits)]
     if not known:
-        return "No token of it was asked for."
+        return "No token is predicted."
     mean = sum(known) / len(known)
     cut = f"; the first {shown} are shown" if len(cost) > shown + 1 else ""
-    rest = " Without color: not asked for." if len(known) < len(cost) - 1 else ""
+    rest = " Tokens without color are not predicted." if len(known) < len(cost) - 1 else ""
     return f"{mean:.3g} bits per token over {len(known)} tokens, perplexity {2**mean:.4g}{cut}.{rest}"
 
 
 def bits(model: Any, batch: Any) -> Any:
-    """(B, T) log2 1/p of each target; NaN where none is asked for."""
+    """(B, T) log2 1/p of each target; NaN where there is none."""
     with preserve_state(model), torch.no_grad():
-        chances = logits(model, batch).double().log_softmax(-1)
+        log_p = logits(model, batch).double().log_softmax(-1)
     y = batch.y.long()
     mask = real(batch, y)
-    cost = -chances.gather(-1, torch.where(mask, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
+    cost = -log_p.gather(-1, torch.where(mask, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
     return torch.where(mask, cost, math.nan)
 
 
 def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
-    """The tokens of one example and what each costs; where each target is the next token, the first one has no cost."""
+    """The tokens of one example and their bits; where targets are next tokens, the first token has none."""
     cost = bits(model, batch)[0].tolist()
     if is_next_token(batch):
         return torch.cat([batch.x[0, :1], batch.y[0]]), [math.nan, *cost]

@@ -1,4 +1,4 @@
-"""What generative models share: examples of one shape, be they points or images, and noise to begin from.
+"""Shared by generative models: checks of the shape of an example, and initial noise.
 
 B batch; a shape is that of one example: (2,) for points in the plane, (C, H, W) for images.
 """
@@ -16,7 +16,7 @@ Shape = tuple[int, ...]
 
 
 def numbers(shape: Shape, where: str) -> int:
-    """How many numbers an example of this shape has."""
+    """Number of values in an example of this shape."""
     if not shape or min(shape) < 1:
         raise BadInput(
             f"shape must be one or more numbers >= 1, not {tuple(shape)}", where=where, fix="write shape=(2,) or shape=(1, 8, 8)"
@@ -33,18 +33,18 @@ def quarters(shape: Shape, where: str) -> Shape:
 
 
 def check_shape(x: Tensor, shape: Shape, where: str) -> Tensor:
-    """x, of which every example has this shape."""
+    """Check that every example of x has this shape, and return x."""
     if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
-        wanted, actual = ("x".join(map(str, each)) for each in (shape, x.shape[1:]))
+        expected, actual = ("x".join(map(str, each)) for each in (shape, x.shape[1:]))
         raise BadInput(
-            f"{where} takes examples of {wanted}, not {actual or 'single numbers'}", where="x", fix="set shape to that of the data"
+            f"{where} takes examples of {expected}, not {actual or 'single numbers'}", where="x", fix="set shape to that of the data"
         )
     return x
 
 
 def noise(model: nn.Module, n: int, shape: Shape, generator: torch.Generator | None) -> Tensor:
-    """Standard normal numbers (n, *shape) where the model's own are."""
+    """Standard normal noise (n, *shape) on the device and in the dtype of the model."""
     if n < 0:
-        raise BadInput(f"there are no {n} samples", where="sample")
+        raise BadInput(f"cannot draw {n} samples", where="sample")
     like = next(model.parameters())
     return torch.randn(n, *shape, generator=generator, device=like.device, dtype=like.dtype)

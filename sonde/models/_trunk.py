@@ -1,4 +1,4 @@
-"""What models of sequences share: a way in for tokens or numbers, layers in one or both directions, one vector of a sequence.
+"""Shared by sequence models: an input layer for tokens or features, layers in one or both directions, pooling.
 
 B batch, T time, D width.
 """
@@ -14,26 +14,26 @@ from ..nn.directions import Bidirectional, Stacked
 from ..nn.mixers import Mixer
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from .language_model import embed, mixer_of, refuse_ahead
+from .language_model import embed, mixer_of, require_causal
 
 InputKind = Literal["tokens", "numbers"]
-"""what stands at each place: one token, or a row of numbers"""
+"""input at each position: one token, or a feature vector"""
 Take = Literal["last", "first", "mean"]
-"""whose vector stands for a sequence"""
+"""which position's vector represents a sequence"""
 
 
 def entry(kind: InputKind, inputs: int, width: int) -> nn.Module:
-    """Tokens (B, T) of so many kinds, or so many numbers (B, T, F), to (B, T, D)."""
+    """The input layer: an embedding of tokens (B, T), or a linear map of features (B, T, F), to (B, T, D)."""
     return nn.Embedding(inputs, width) if kind == "tokens" else nn.Linear(inputs, width)
 
 
 def enter(through: nn.Module, x: Tensor) -> Tensor:
-    """x through a way in; tokens that cannot be are told by name."""
+    """Apply the input layer; tokens out of range are an error."""
     return embed(through, x) if isinstance(through, nn.Embedding) else through(x)
 
 
 def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, dropout: float = 0.0) -> Stacked:
-    """So many layers of a mixer by name, each in one or in both directions."""
+    """`depth` layers of a mixer by name, each in one or in both directions."""
 
     def layer() -> Mixer | Bidirectional:
         return Bidirectional(mixer_of(mixer, width), mixer_of(mixer, width)) if bidirectional else mixer_of(mixer, width)
@@ -42,27 +42,27 @@ def trunk(mixer: str, width: int, depth: int = 1, bidirectional: bool = False, d
 
 
 def writer(mixer: str, width: int, depth: int, where: str, dropout: float = 0.0) -> Stacked:
-    """Such layers for a model that writes: what comes out at a place has not seen the later ones, which it has to predict."""
+    """The same for a decoder: an error where the mixer is not causal."""
     stack = trunk(mixer, width, depth, dropout=dropout)
-    refuse_ahead(stack.causal, mixer, where)
+    require_causal(stack.causal, mixer, where)
     return stack
 
 
 def inside(state: State, part: str) -> State | None:
-    """What a state holds of one of its parts; None where that has not begun."""
+    """The entries of one part of a state; None where it has none."""
     return {name.split(".", 1)[1]: value for name, value in state.items() if name.startswith(f"{part}.")} or None
 
 
-def spans_of(lengths: Tensor | None, places: int) -> Spans | None:
+def spans_of(lengths: Tensor | None, length: int) -> Spans | None:
     """Rows of these lengths; None where none of them is padded."""
-    return None if lengths is None or bool((lengths == places).all()) else Spans.of_lengths(lengths)
+    return None if lengths is None or bool((lengths == length).all()) else Spans.of_lengths(lengths)
 
 
 def pool(y: Tensor, lengths: Tensor | None, take: Take, both: bool = False) -> Tensor:
-    """One vector for each row of y (B, T, D), of which the first `lengths` places count: of its last one, its first, or their mean.
+    """One vector for each row of y (B, T, D), of which the first `lengths` positions count: the last, the first, or the mean.
 
     Args:
-        both: the second half of the numbers comes from reading backwards, so what it says when it has read all stands first
+        both: the second half of the features comes from the backward direction, whose final output is at position 0
     """
     if take == "first":
         return y[:, 0]

@@ -1,10 +1,10 @@
-"""Auto-encoders: a network into a code h and one back, dense (tied or not) or convolutional.
+"""Auto-encoders: an encoder to a code h and a decoder, dense (tied or not) or convolutional.
 
-    h = g(W x + b),  xhat = W^T h + c      one tied layer: K D + K + D numbers for K code values and D inputs
+    h = g(W x + b),  xhat = W^T h + c      one tied layer: K D + K + D parameters for K code values and D inputs
 
 With g the identity this is a linear auto-encoder, whose best W spans the first K principal components.
 
-B batch, C channels, H height, W width of an image; D numbers of an example, K of its code.
+B batch, C channels, H height, W width of an image; D values of an example, K of its code.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AutoEncoder(nn.Module):
         return self.encoder(x)
 
     def decode(self, h: Tensor) -> Tensor:
-        """What the code h stands for, shaped like x."""
+        """The reconstruction from the code h, shaped like x."""
         return self.decoder(h)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class AutoEncoder(nn.Module):
 
     @property
     def sigmoid_weights(self) -> Tensor | None:
-        """W (K, D) where the encoder is one sigmoid layer over D numbers, whose slope has a closed form; else None."""
+        """W (K, D) where the encoder is one sigmoid layer over D inputs, whose Jacobian has a closed form; else None."""
         layers = [part for part in self.encoder.children() if not isinstance(part, Flatten)]
         if [type(part) for part in layers] == [nn.Linear, nn.Sigmoid]:
             return layers[0].weight  # type: ignore[return-value]
@@ -58,7 +58,7 @@ class AutoEncoder(nn.Module):
 
 @final
 class Flatten(nn.Module):
-    """Examples of one shape as rows of numbers (B, D); any other shape is refused with the name of the layer that would."""
+    """Flatten examples of one shape to (B, D); another shape is an error that names the layer."""
 
     def __init__(self, shape: Sequence[int], layer: str) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Tied(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.layer = (layer,)
-        """inside a tuple, so that its weights are not listed a second time"""
+        """inside a tuple, so that its parameters are not registered twice"""
         self.bias = nn.Parameter(torch.zeros(layer.in_features))
 
     def forward(self, h: Tensor) -> Tensor:
@@ -92,9 +92,9 @@ def dense(
 
     Args:
         shape: of one example, such as (64,) or (1, 8, 8)
-        widths: numbers after each layer of the encoder; the last is the width of the code, and the decoder goes back the same way
+        widths: output size of each encoder layer; the last is the size of the code; the decoder mirrors them
         activation: function after each layer
-        code: function after the code, where it is another one; 'identity' with one layer makes a linear auto-encoder
+        code: activation of the code, where it differs; 'identity' with one layer makes a linear auto-encoder
         tied: the decoder's weights are the encoder's, transposed
     """
     encoder = dense_encoder(shape, widths, activation, code or activation)
@@ -139,7 +139,7 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (16, 32), code
     Args:
         image: channels, height and width
         channels: of each convolution
-        code: numbers in the middle
+        code: size of the code
     """
     return AutoEncoder(conv_encoder(image, channels, code), conv_decoder(image, channels, code))
 
@@ -157,7 +157,7 @@ def conv_encoder(image: Sequence[int], channels: Sequence[int], outputs: int) ->
 
 
 def conv_decoder(image: Sequence[int], channels: Sequence[int], inputs: int) -> nn.Sequential:
-    """The way back: a dense layer, then transposed convolutions through the same sizes; (B, inputs) -> (B, C, H, W)."""
+    """The decoder: a dense layer, then transposed convolutions through the same sizes; (B, inputs) -> (B, C, H, W)."""
     sizes = _halved_sizes(image, channels)[::-1]
     layers: OrderedDict[str, nn.Module] = OrderedDict(dense=nn.Linear(inputs, channels[-1] * math.prod(sizes[0])))
     layers["shape"] = nn.Unflatten(1, (channels[-1], *sizes[0]))
@@ -172,7 +172,7 @@ def conv_decoder(image: Sequence[int], channels: Sequence[int], inputs: int) -> 
 
 @final
 class _Image(nn.Module):
-    """Lets images of the right channels and size through."""
+    """Checks the channels and the size of images."""
 
     def __init__(self, image: Sequence[int]) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ def _halved_sizes(image: Sequence[int], channels: Sequence[int]) -> list[tuple[i
 
 
 def _check_widths(shape: Sequence[int], widths: Sequence[int]) -> list[int]:
-    """Numbers of an example, then those after each layer."""
+    """Size of an example, then of the output of each layer."""
     if not shape or min(shape) < 1:
         raise _error(f"shape must be that of one example, not {tuple(shape)}", "write shape=(64,) or (1, 8, 8)")
     if not widths or min(widths) < 1:

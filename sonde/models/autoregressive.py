@@ -1,11 +1,11 @@
-"""Autoregressive density of points: each number after the ones before it, as a mixture of normal distributions.
+"""Autoregressive density of points: each coordinate given the ones before it, as a mixture of Gaussians.
 
     p(x) = p(x_1) p(x_2; x_1) ... p(x_D; x_1 .. x_D-1),   p(x_i; earlier) = sum_k w_k N(x_i; m_k, s_k)
 
-One network says w, m and s for every place: it reads the earlier numbers and which place is asked for.  The chain rule holds
-for any density, so nothing is given up but the order.  Uria, Murray and Larochelle, RNADE, 2013.
+One network outputs w, m and s for every coordinate: it reads the earlier ones and a one-hot index.  The chain rule holds
+for any density, so only the order is a choice.  Uria, Murray and Larochelle, RNADE, 2013.
 
-B batch, D numbers of a point, K parts of a mixture.
+B batch, D coordinates of a point, K components of a mixture.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .mlp import MLP
 
 @final
 class Autoregressive(nn.Module):
-    """A density over points: `model(x)` is log p(x) (B,), `sample` draws from it, number after number.
+    """A density over points: `model(x)` is log p(x) (B,), `sample` draws from it, one coordinate after the other.
 
     Args:
-        size: numbers of a point
-        parts: of each mixture
+        size: coordinates of a point
+        parts: components of each mixture
         width: of the hidden layers
         depth: hidden layers
     """
@@ -37,7 +37,7 @@ class Autoregressive(nn.Module):
     def __init__(self, size: Count = 2, parts: Count = 8, width: Count = 64, depth: Count = 2) -> None:
         super().__init__()
         self.shape, self.parts = (size,), parts
-        self.says = MLP((2 * size, *(width,) * depth, 3 * parts), "silu")
+        self.net = MLP((2 * size, *(width,) * depth, 3 * parts), "silu")
 
     def forward(self, x: Tensor) -> Tensor:
         return self.log_prob(x)
@@ -50,13 +50,13 @@ class Autoregressive(nn.Module):
         return (each.logsumexp(-1) - 0.5 * math.log(2 * math.pi)).sum(1)
 
     def mixtures(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logarithms of the weights, means, and logarithms of the scales, each (B, D, K), of every number given the ones before it."""
+        """Logarithms of the weights, means, and logarithms of the scales, each (B, D, K), of every coordinate given the ones before it."""
         (size,) = self.shape
-        seen = _shape.check_shape(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(
+        earlier = _shape.check_shape(x, self.shape, "Autoregressive").unsqueeze(1) * torch.ones(
             size, size, device=x.device, dtype=x.dtype
         ).tril(-1)
-        place = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
-        output = self.says(torch.cat([seen, place], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
+        one_hot = torch.eye(size, device=x.device, dtype=x.dtype).expand(len(x), -1, -1)
+        output = self.net(torch.cat([earlier, one_hot], -1).flatten(0, 1)).view(len(x), size, 3 * self.parts)
         weights, means, log_scales = output.chunk(3, -1)
         return weights.log_softmax(-1), means, log_scales
 

@@ -1,6 +1,6 @@
-"""BERT: an encoder that sees both sides, trained on hidden tokens and on whether one sentence follows another.
+"""BERT: a bidirectional encoder, pretrained on masked tokens and on next-sentence prediction.
 
-Devlin et al., BERT, 2019.  It understands and cannot generate: every output depends on later tokens.
+Devlin et al., BERT, 2019.  It cannot generate: every output depends on later tokens.
 
 B batch, T time, D width.
 """
@@ -25,16 +25,16 @@ from .language_model import Probability, begin_small, embed, mixer_of
 
 @final
 class Bert(nn.Module):
-    """Tokens, places and kinds of tokens added up, a norm, post-norm blocks; two heads for its two tasks.
+    """The sum of token, position and segment embeddings, a norm, post-norm blocks; two heads for its two tasks.
 
     Args:
-        vocabulary: how many tokens there are
+        vocabulary: vocabulary size
         width: model dimension
         depth: blocks
-        mixer: what moves information along the sequence, by name; one that looks both ways
+        mixer: sequence mixer, by name; one that looks both ways
         ffn: hidden width of each block's network as a multiple of the width
-        places: the longest sequence
-        kinds: different kinds of tokens, such as those of a first and of a second sentence
+        max_positions: the longest sequence
+        kinds: number of token types (segments), such as a first and a second sentence
         dropout: dropout probability
         style: norms and activation: bert, or a Style with norms after the sums and no gate
     """
@@ -50,15 +50,15 @@ class Bert(nn.Module):
         depth: Count = 12,
         mixer: str = "attention heads=12",
         ffn: Annotated[float, Range(above=0)] = 4.0,
-        places: Count = 512,
+        max_positions: Count = 512,
         kinds: Count = 2,
         dropout: Probability = 0.0,
         style: str | Style = "bert",
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, (style := style_of(style))
-        self.embedding, self.kinds = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
-        self.positions, self.norm, self.dropout = Positions("learned", width, places), style.make_norm(width), nn.Dropout(dropout)
+        self.embedding, self.segments = nn.Embedding(vocabulary, width), nn.Embedding(kinds, width)
+        self.positions, self.norm, self.dropout = Positions("learned", width, max_positions), style.make_norm(width), nn.Dropout(dropout)
         mixers = [mixer_of(mixer, width, causal=False, positions="none", bias=True) for _ in range(depth)]
         self.stack = Stack.of(mixers, ffn, style, dropout)
         self.pooler = nn.Linear(width, width)
@@ -66,13 +66,13 @@ class Bert(nn.Module):
         self.token_bias = nn.Parameter(torch.zeros(vocabulary))
         self.pair_head = nn.Linear(width, 2)
         begin_small(self.stack)
-        for part in (self.embedding, self.kinds, self.pooler, self.token_map, self.pair_head):
+        for part in (self.embedding, self.segments, self.pooler, self.token_map, self.pair_head):
             nn.init.normal_(part.weight, std=0.02)
 
     def forward(self, tokens: Tensor, kinds: Tensor | None = None, lengths: Tensor | None = None) -> dict[str, Tensor]:
-        """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of what stands at each place, 'pair' (B, 2) logits of not next, next."""
+        """tokens (B, T) -> 'tokens' (B, T, vocabulary) logits of the token at each position, 'pair' (B, 2) logits of not next, next."""
         x, _ = self.features(tokens, spans=None if lengths is None else Spans.of_lengths(lengths), kinds=kinds)
-        return {"tokens": self.logits(x), "pair": self.pair_head(self.pooled(x))}
+        return {"tokens": self.logits(x), "pair": self.pair_head(self.pool_features(x))}
 
     def features(
         self, tokens: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None
@@ -85,9 +85,9 @@ class Bert(nn.Module):
         return embed(self.embedding, tokens)
 
     def through(self, x: Tensor, state: None = None, *, spans: Spans | None = None, kinds: Tensor | None = None) -> tuple[Tensor, State]:
-        """The same from vectors (B, T, D) in the place of tokens."""
-        x = x + (self.kinds.weight[0] if kinds is None else embed(self.kinds, kinds))
-        x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
+        """The same from vectors (B, T, D) instead of tokens."""
+        x = x + (self.segments.weight[0] if kinds is None else embed(self.segments, kinds))
+        x = (self.positions(x) if spans is None else spans.apply(self.positions, x))[0]
         return self.stack(self.dropout(self.norm(x)), spans=spans)
 
     def logits(self, x: Tensor) -> Tensor:
@@ -95,12 +95,12 @@ class Bert(nn.Module):
         x = self.token_norm(ACTIVATIONS[self.style.activation](self.token_map(x)))
         return F.linear(x, self.embedding.weight, self.token_bias)
 
-    def pooled(self, x: Tensor) -> Tensor:
-        """Features (B, T, D) -> (B, D) what the first token says of the whole."""
+    def pool_features(self, x: Tensor) -> Tensor:
+        """Features (B, T, D) -> (B, D) the pooled output of the first token."""
         return torch.tanh(self.pooler(x[:, 0]))
 
 
 def tiny() -> tuple[Bert, Batch]:
     """A small working instance with input."""
     rng = torch.Generator().manual_seed(0)
-    return Bert(11, 8, 1, "attention heads=2", 2.0, places=9), Batch(x=torch.randint(11, (5, 7), generator=rng))
+    return Bert(11, 8, 1, "attention heads=2", 2.0, max_positions=9), Batch(x=torch.randint(11, (5, 7), generator=rng))

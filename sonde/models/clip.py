@@ -1,8 +1,8 @@
-"""Pairs of images and texts: two encoders into one space, where an image lies near the text about it.
+"""CLIP: an image encoder and a text encoder into one space, where an image is near its caption.
 
 Radford and others, Learning Transferable Visual Models From Natural Language Supervision (CLIP), 2021.
 
-B batch, T time, D numbers of a vector.
+B batch, T time, D embedding dimension.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from torch.nn import functional as F
 
 from ..core.batch import Batch
 from ..core.options import Range, checked
+from .cnn import CNN
+from .topologies import Seq2Vec
 
 STEEPEST = 100.0
-"""largest factor of the scores, as published: beyond it one pair decides a step"""
+"""largest logit scale, as published: beyond it one pair dominates a step"""
 
 
 @final
 class Clip(nn.Module):
-    """Unit vectors of images and texts, and the factor of their inner products.
+    """Unit vectors of images and texts, and the scale of their inner products.
 
     Args:
-        image: images (B, C, H, W) -> (B, D): a CNN or ViT whose classes are the numbers of a vector
+        image: images (B, C, H, W) -> (B, D): a CNN or ViT with D outputs
         text: tokens (B, T) and their lengths (B,) -> (B, D): such as Seq2Vec
-        temperature: what inner products are divided by at first; it is learned
+        temperature: initial value of the learned temperature, which divides inner products
     """
 
     reads = ("x", "text", "lengths")
@@ -53,15 +55,12 @@ class Clip(nn.Module):
         return F.normalize(self.image(x), dim=-1)
 
     def texts(self, text: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, T), of each row the first `lengths` -> unit vectors (B, D)."""
+        """(B, T), the first `lengths` tokens of each row -> unit vectors (B, D)."""
         return F.normalize(self.text(text, lengths), dim=-1)
 
 
 def tiny() -> tuple[Clip, Batch]:
     """A small working instance with input."""
-    from .cnn import CNN
-    from .topologies import Seq2Vec
-
     rng = torch.Generator().manual_seed(0)
     batch = Batch(x=torch.rand(5, 1, 6, 6, generator=rng), text=torch.randint(9, (5, 4), generator=rng))
     return Clip(CNN((1, 3), 4, hidden=0, image=(6, 6)), Seq2Vec(9, 4, width=6)), batch

@@ -27,7 +27,7 @@ class CNN(nn.Module):
 
     Args:
         channels: of the image or series, then of each convolution
-        classes: numbers at the output
+        classes: number of outputs
         hidden: width of the dense layer before the output; 0 leaves it out
         kernel: side of the convolution window, odd, so that the image keeps its size
         image: height and width, or the length of a series; none takes any size and averages over it instead of flattening
@@ -84,16 +84,16 @@ class CNN(nn.Module):
             blocks[f"pool{len(channels)}"] = pooling(pool)
         self.blocks = nn.Sequential(blocks)
 
-        places = 1 if self.image is None else prod(side // self.least for side in self.image)
+        pixels = 1 if self.image is None else prod(side // self.least for side in self.image)
         dense: OrderedDict[str, nn.Module] = OrderedDict()
         if dropout:
             dense["dropout"] = nn.Dropout(dropout)
         if hidden:
-            dense["hidden"] = nn.Linear(channels[-1] * places, hidden)
+            dense["hidden"] = nn.Linear(channels[-1] * pixels, hidden)
             dense["relu"] = nn.ReLU()
             if dropout:
                 dense["dropout_hidden"] = nn.Dropout(dropout)
-        dense["output"] = nn.Linear(hidden or channels[-1] * places, classes)
+        dense["output"] = nn.Linear(hidden or channels[-1] * pixels, classes)
         self.dense = nn.Sequential(dense)
 
     def forward(self, x: Tensor) -> Tensor:

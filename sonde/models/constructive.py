@@ -1,4 +1,4 @@
-"""Networks written down instead of trained, and what approximation costs: universal approximation and the curse of dimension.
+"""Networks constructed instead of trained: universal approximation, its cost, and the curse of dimensionality.
 
 interpolant      ReLU network through given points; error <= h^2 max|f''| / 8 at spacing h
 sigmoid_steps    one sigmoid per step of a staircase, smooth enough to blend into each other; error of order h^2
@@ -26,7 +26,9 @@ def interpolant(knots: Any, values: Any) -> MLP:
     """The ReLU network with one hidden unit per interval that passes through (knots, values) and is straight between them."""
     x, y = np.asarray(knots, dtype=float), np.asarray(values, dtype=float)
     if x.ndim != 1 or x.shape != y.shape or len(x) < 2 or not (np.diff(x) > 0).all() or not np.isfinite(y).all():
-        raise BadInput("knots must rise and have a finite value each", where="interpolant", fix="sort them and drop repeats; two at least")
+        raise BadInput(
+            "knots must be increasing, with a finite value each", where="interpolant", fix="sort them and drop repeats; two at least"
+        )
     slopes = np.diff(y) / np.diff(x)
     bends = np.diff(slopes, prepend=0.0)  # each unit adds the change of slope at its own knot
     return from_layers([(np.ones((len(bends), 1)), -x[:-1]), (bends[None], y[:1])])
@@ -93,9 +95,9 @@ def barron_units(inputs: int, radius: float, units: int, draw: Generator) -> Cal
     norm = gaussian_barron_norm(inputs)
     direction = torch.nn.functional.normalize(torch.randn(units, inputs, generator=draw, dtype=torch.float64), dim=1)
     length = torch.randn(units, inputs + 1, generator=draw, dtype=torch.float64).norm(dim=1)  # |w|^(d-1) |w| exp(-|w|^2/2)
-    place = radius * torch.rand(units, generator=draw, dtype=torch.float64)
-    weight = -2 * radius * norm * torch.sin(length * place) / units
-    return lambda x: 1.0 + (x @ direction.T > place).double() @ weight
+    threshold = radius * torch.rand(units, generator=draw, dtype=torch.float64)
+    weight = -2 * radius * norm * torch.sin(length * threshold) / units
+    return lambda x: 1.0 + (x @ direction.T > threshold).double() @ weight
 
 
 def monomials(inputs: int, order: int) -> int:

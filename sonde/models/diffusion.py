@@ -3,11 +3,11 @@
     x_t = sqrt(a_t) x + sqrt(1 - a_t) e,   e ~ N(0, I),   a_t = product of (1 - beta_1) .. (1 - beta_t)
     loss = |e - e_model(x_t, t)|^2
 
-A step back from t to s < t says what x was meant, x = (x_t - sqrt(1 - a_t) e_model) / sqrt(a_t), and goes to the noise of s:
+A reverse step from t to s < t predicts x = (x_t - sqrt(1 - a_t) e_model) / sqrt(a_t) and adds the noise of step s:
 
     x_s = sqrt(a_s) x + sqrt(1 - a_s - v) e_model + sqrt(v) n,   v = eta^2 (1 - a_s) / (1 - a_t) (1 - a_t / a_s)
 
-eta = 1 over all steps is the ancestral sampler (Ho, Jain and Abbeel, 2020); eta = 0 adds no noise and may leave steps out
+eta = 1 over all steps is the ancestral sampler (Ho, Jain and Abbeel, 2020); eta = 0 is deterministic and may skip steps
 (Song, Meng and Ermon, DDIM, 2021).
 
 Trained by `objectives.denoised`.  B batch, T steps, D width.
@@ -32,11 +32,11 @@ NoiseSchedule = Literal["cosine", "linear"]
 
 
 @checked
-def signal_share(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
-    """a_0 = 1, a_1, ..., a_T: the share of the data's variance that is left after each step.  Float64.
+def alphas_cumprod(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
+    """a_0 = 1, a_1, ..., a_T: cumulative products of 1 - beta, the fraction of the data's variance left after each step.  Float64.
 
     cosine: a_t = cos^2((t/T + 0.008) / 1.008 pi/2), with no beta above 0.999 (Nichol and Dhariwal, 2021)
-    linear: beta from 1e-4 to 0.02 for 1000 steps, and in proportion larger for fewer, so that as much noise comes together
+    linear: beta from 1e-4 to 0.02 for 1000 steps, and proportionally larger for fewer steps, so that the total noise is the same
     """
     if schedule == "cosine":
         angle = (torch.arange(steps + 1, dtype=torch.float64) / steps + 0.008) / 1.008 * math.pi / 2
@@ -49,21 +49,21 @@ def signal_share(steps: Count, schedule: NoiseSchedule = "cosine") -> Tensor:
 
 @final
 class Diffusion(nn.Module):
-    """`model(x_t, t)` tells the noise in x_t, shaped like it; `noised` puts noise in, `sample` begins with noise alone.
+    """`model(x_t, t)` predicts the noise in x_t, shaped like it; `add_noise` is the forward process, `sample` the reverse one.
 
     The noise is sqrt(1 - a_t) x_t + sqrt(a_t) v with v = sqrt(a_t) e - sqrt(1 - a_t) x (Salimans and Ho, 2022).  The network
-    finds v alone: where nearly nothing of the data is left the noise is x_t itself, and no error of the network can hide that.
+    predicts v: where almost none of the data is left, the noise is x_t itself, whatever the network's error.
 
     Args:
         denoiser: (x_t, t) -> v; t (B,) are floats from 1 to T
         shape: of one example
         steps: T
-        schedule: how fast the data drown
-        span: lowest and highest value of the data: no step back means anything beyond; none allows everything
-        unit: the network sees (x - middle of the span) / unit; a spread near 1 is best
+        schedule: noise schedule
+        span: lowest and highest value of the data, to which predictions are clipped; None does not clip
+        unit: the network sees (x - middle of the span) / unit; a standard deviation near 1 is best
     """
 
-    kept: Tensor
+    alphas_cumprod: Tensor
 
     @checked
     def __init__(
@@ -81,17 +81,17 @@ class Diffusion(nn.Module):
         self.denoiser, self.shape, self.steps, self.unit = denoiser, tuple(shape), steps, unit
         self.middle = 0.0 if span is None else (span[0] + span[1]) / 2
         self.reach = math.inf if span is None else (span[1] - span[0]) / 2 / unit
-        self.register_buffer("kept", signal_share(steps, schedule).float())
+        self.register_buffer("alphas_cumprod", alphas_cumprod(steps, schedule).float())
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
-        """The noise in x at steps `time` (B,), whole numbers from 1 to T; without it, at the first."""
+        """The noise in x at steps `time` (B,), integers from 1 to T; step 1 by default."""
         at = torch.ones(len(x), dtype=torch.long, device=x.device) if time is None else time
-        a = self._kept_share(at, check_shape(x, self.shape, "Diffusion"))
+        a = self._alpha_bar(at, check_shape(x, self.shape, "Diffusion"))
         return (1 - a).sqrt() * x + a.sqrt() * self.denoiser(x, at.to(x.dtype))
 
-    def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
-        """Data x (B, *shape) after `time` (B,) steps, with this noise."""
-        a = self._kept_share(time, x)
+    def add_noise(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+        """The forward process: data x (B, *shape) after `time` (B,) steps, with this noise."""
+        a = self._alpha_bar(time, x)
         return a.sqrt() * ((check_shape(x, self.shape, "Diffusion") - self.middle) / self.unit) + (1 - a).sqrt() * noise
 
     @torch.no_grad()
@@ -99,8 +99,8 @@ class Diffusion(nn.Module):
         """n examples.
 
         Args:
-            steps: how many of the T are taken, evenly spread; by default all
-            eta: share of fresh noise in each, 1 for ancestral sampling and 0 for none
+            steps: how many of the T steps to take, evenly spaced; all by default
+            eta: amount of fresh noise in each step: 1 for ancestral sampling (DDPM), 0 for none (DDIM)
         """
         taken = self.steps if steps is None else steps
         if not (1 <= taken <= self.steps and 0 <= eta <= 1):
@@ -111,35 +111,35 @@ class Diffusion(nn.Module):
         times = torch.linspace(self.steps, 0, taken + 1).round().long().tolist()
         for now, then in zip(times, times[1:]):
             fresh = noise(self, n, self.shape, generator) if eta and then else None
-            x = self.back(x, now, then, fresh, eta)
+            x = self.reverse_step(x, now, then, fresh, eta)
         return self.middle + self.unit * x
 
-    def back(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
-        """x at step `now` taken back to the step `then` before it, with fresh noise or none."""
+    def reverse_step(self, x: Tensor, now: int, then: int, fresh: Tensor | None = None, eta: float = 1.0) -> Tensor:
+        """One reverse step: x at step `now` -> x at the earlier step `then`, with fresh noise or none."""
         epsilon = self(x, torch.full((len(x),), now, device=x.device))
-        a, b = self.kept[now], self.kept[then]
-        # Where little of the data is left, a network that is a little wrong asks for values that no data have.
+        a, b = self.alphas_cumprod[now], self.alphas_cumprod[then]
+        # Where little of the data is left, a small error of the network predicts values outside the range of the data.
         clean = ((x - (1 - a).sqrt() * epsilon) / a.sqrt()).clamp(-self.reach, self.reach)
         epsilon = (x - a.sqrt() * clean) / (1 - a).sqrt()
         variance = eta**2 * (1 - b) / (1 - a) * (1 - a / b) if fresh is not None else torch.zeros_like(b)
         x = b.sqrt() * clean + (1 - b - variance).clamp(min=0).sqrt() * epsilon
         return x if fresh is None else x + variance.sqrt() * fresh
 
-    def _kept_share(self, time: Tensor, x: Tensor) -> Tensor:
-        return self.kept[time].view(-1, *(1,) * (x.ndim - 1))
+    def _alpha_bar(self, time: Tensor, x: Tensor) -> Tensor:
+        return self.alphas_cumprod[time].view(-1, *(1,) * (x.ndim - 1))
 
 
 @final
 class PointDenoiser(nn.Module):
-    """A perceptron that reads a point and waves of the time."""
+    """An MLP that reads a point and the sinusoidal embedding of the time."""
 
     def __init__(self, size: int, width: int, depth: int) -> None:
         super().__init__()
         self.waves = width
-        self.says = MLP((size + width, *(width,) * depth, size), "silu")
+        self.net = MLP((size + width, *(width,) * depth, size), "silu")
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        return self.says(torch.cat([x, sinusoidal(time, self.waves).to(x.dtype)], 1))
+        return self.net(torch.cat([x, sinusoidal(time, self.waves).to(x.dtype)], 1))
 
 
 @final
@@ -149,7 +149,7 @@ class ImageDenoiser(nn.Module):
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
         self.width = width
-        self.clock = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
+        self.time_embedding = nn.Sequential(nn.Linear(width, 4 * width), nn.SiLU())
         self.first = nn.Conv2d(channels, width, 3, padding=1)
         self.down1, self.down2 = TimedResidual(width, width, 4 * width), TimedResidual(width, 2 * width, 4 * width)
         self.middle = TimedResidual(2 * width, 2 * width, 4 * width)
@@ -157,27 +157,27 @@ class ImageDenoiser(nn.Module):
         self.last = nn.Sequential(nn.GroupNorm(1, width), nn.SiLU(), nn.Conv2d(width, channels, 3, padding=1))
 
     def forward(self, x: Tensor, time: Tensor) -> Tensor:
-        clock = self.clock(sinusoidal(time, self.width).to(x.dtype))
-        whole = self.down1(self.first(x), clock)
-        half = self.down2(nn.functional.avg_pool2d(whole, 2), clock)
-        quarter = self.middle(nn.functional.avg_pool2d(half, 2), clock)
-        half = self.up2(torch.cat([_double(quarter), half], 1), clock)
-        return self.last(self.up1(torch.cat([_double(half), whole], 1), clock))
+        embedding = self.time_embedding(sinusoidal(time, self.width).to(x.dtype))
+        whole = self.down1(self.first(x), embedding)
+        half = self.down2(nn.functional.avg_pool2d(whole, 2), embedding)
+        quarter = self.middle(nn.functional.avg_pool2d(half, 2), embedding)
+        half = self.up2(torch.cat([_double(quarter), half], 1), embedding)
+        return self.last(self.up1(torch.cat([_double(half), whole], 1), embedding))
 
 
 @final
 class TimedResidual(nn.Module):
-    """Two convolutions beside a straight way, the time added between them."""
+    """Two convolutions with a shortcut; the time embedding is added between them."""
 
-    def __init__(self, inputs: int, outputs: int, clock: int) -> None:
+    def __init__(self, inputs: int, outputs: int, embedding: int) -> None:
         super().__init__()
         self.before = nn.Sequential(nn.GroupNorm(1, inputs), nn.SiLU(), nn.Conv2d(inputs, outputs, 3, padding=1))
-        self.time = nn.Linear(clock, outputs)
+        self.time = nn.Linear(embedding, outputs)
         self.after = nn.Sequential(nn.GroupNorm(1, outputs), nn.SiLU(), nn.Conv2d(outputs, outputs, 3, padding=1))
-        self.straight = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
+        self.shortcut = nn.Identity() if inputs == outputs else nn.Conv2d(inputs, outputs, 1)
 
-    def forward(self, x: Tensor, clock: Tensor) -> Tensor:
-        return self.straight(x) + self.after(self.before(x) + self.time(clock)[:, :, None, None])
+    def forward(self, x: Tensor, embedding: Tensor) -> Tensor:
+        return self.shortcut(x) + self.after(self.before(x) + self.time(embedding)[:, :, None, None])
 
 
 def _double(x: Tensor) -> Tensor:
@@ -185,12 +185,12 @@ def _double(x: Tensor) -> Tensor:
 
 
 def points(size: Count = 2, width: Count = 64, depth: Count = 3, steps: Count = 100, schedule: NoiseSchedule = "cosine") -> Diffusion:
-    """For points with so many coordinates and a spread near 1; a perceptron tells the noise."""
+    """For points with `size` coordinates and a standard deviation near 1; the denoiser is an MLP."""
     return Diffusion(PointDenoiser(numbers((size,), "diffusion.points"), width, depth), (size,), steps, schedule)
 
 
 def images(shape: Shape = (1, 8, 8), width: Count = 32, steps: Count = 200, schedule: NoiseSchedule = "cosine") -> Diffusion:
-    """For images with values in 0..1 and sides that are multiples of 4; a small U-shaped network tells the noise.
+    """For images with values in 0..1 and sides that are multiples of 4; the denoiser is a small U-Net.
 
     Args:
         width: channels at the full size

@@ -1,4 +1,4 @@
-"""Encoder-decoder: one stack reads a source from both sides, another writes the target and looks at it at every block.
+"""Encoder-decoder: one stack encodes the source, another decodes the target with cross-attention in every block.
 
 Vaswani et al., Attention Is All You Need, 2017; Raffel et al., T5, 2020.
 
@@ -21,7 +21,7 @@ from ..nn.positions import PositionKind, Positions, RelativeBias
 from ..nn.recurrence import State
 from ..nn.spans import Spans
 from ..nn.stack import Stack, prefix_state
-from .language_model import Probability, begin_small, embed, logits_of, mixer_of, refuse_ahead
+from .language_model import Probability, begin_small, embed, logits_of, mixer_of, require_causal
 
 
 @final
@@ -29,16 +29,16 @@ class EncoderDecoder(nn.Module):
     """Source tokens -> context; target tokens so far and the context -> logits of the next one.
 
     Args:
-        vocabulary: how many target tokens there are
+        vocabulary: target vocabulary size
         width: model dimension
         depth: blocks of each of the two stacks
         heads: of the attention to the source
         ffn: hidden width of each block's network as a multiple of the width
-        encoder: mixer of the encoder, by name; it should look both ways
+        encoder: mixer of the encoder, by name; it should be bidirectional
         decoder: mixer of the decoder, by name
-        sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
-        positions: how tokens are told their places
-        places: so many positions there are; sinusoidal ones need no limit
+        sources: source vocabulary size; none is one vocabulary, and one embedding, for both
+        positions: position codes added to tokens
+        max_positions: longest sequence; sinusoidal positions need no limit
         dropout: dropout probability
         tied: logits are inner products with the target's embeddings
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
@@ -59,7 +59,7 @@ class EncoderDecoder(nn.Module):
         decoder: str = "attention",
         sources: Count | None = None,
         positions: PositionKind = "none",
-        places: Count | None = None,
+        max_positions: Count | None = None,
         dropout: Probability = 0.0,
         tied: bool = True,
         style: str | Style = "modern",
@@ -73,11 +73,11 @@ class EncoderDecoder(nn.Module):
         for table in (self.embedding, self.source_embedding):
             if table is not None:
                 nn.init.normal_(table.weight, std=std)
-        # Source and target count their places alike, so one code serves both.
-        self.positions = None if positions == "none" else Positions(positions, width, places, scale=self.scale, std=std)
+        # Source and target share one position code.
+        self.positions = None if positions == "none" else Positions(positions, width, max_positions, scale=self.scale, std=std)
         self.dropout = nn.Dropout(dropout)
         readers, writers = ([mixer_of(text, width) for _ in range(depth)] for text in (encoder, decoder))
-        # Heads as wide and scores scaled as in the decoder's own attention.
+        # Head width and scale as in the decoder's self-attention.
         like = writers[0] if isinstance(writers[0], Attention) else None
         cross = {
             "heads": heads,
@@ -92,19 +92,19 @@ class EncoderDecoder(nn.Module):
             if not self.style.scaled:
                 begin_small(stack)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
-        refuse_ahead(self.decoder.causal, decoder, "EncoderDecoder")
+        require_causal(self.decoder.causal, decoder, "EncoderDecoder")
 
     def forward(self, source: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """source (B, S), of each row the first `lengths` tokens; target so far (B, T) -> logits (B, T, vocabulary)."""
+        """source (B, S), the first `lengths` tokens of each row; target so far (B, T) -> logits (B, T, vocabulary)."""
         return self.advance(tokens, self.begin(source, lengths))[0]
 
     def begin(self, source: Tensor, lengths: Tensor | None = None) -> State:
-        """A state that has read the source and written nothing."""
+        """The state after encoding the source, before the first target token."""
         spans = None if lengths is None else Spans.of_lengths(lengths)
         return self.decoder.read(self.encode(source, spans=spans), lengths)
 
     def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, T, S) how much each place of the target looks at each place of the source: the last block, mean over its heads."""
+        """(B, T, S) cross-attention weights of the last block, averaged over its heads."""
         last, weights = cast(Block, self.decoder.blocks[-1]).cross, []
         assert last is not None
         hook = last.register_forward_hook(lambda cross, args, _: weights.append(cross.weights(*args)))
@@ -118,19 +118,19 @@ class EncoderDecoder(nn.Module):
         """source (B, S) -> context (B, S, D)."""
         x = embed(self.source_embedding or self.embedding, source, self.scale)
         if self.positions is not None:
-            x = (self.positions(x) if spans is None else spans.each(self.positions, x))[0]
+            x = (self.positions(x) if spans is None else spans.apply(self.positions, x))[0]
         return self.dropout(self.encoder(self.dropout(x), spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """Target tokens (B, T) behind what the state has written -> logits, and the state after them."""
+        """Target tokens (B, T) after those in the state -> logits, and the state after them."""
         if state is None:
             raise BadInput("the decoder has no source to look at", where="EncoderDecoder", fix="begin with state=model.begin(source)")
         x, after = embed(self.embedding, tokens, self.scale), cast(State, {})
         if self.positions is not None:
-            old = {"seen": state["place.seen"]} if "place.seen" in state else None
-            state = {key: value for key, value in state.items() if key != "place.seen"}
-            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= prefix_state("place", new)
+            old = {"seen": state["positions.seen"]} if "positions.seen" in state else None
+            state = {key: value for key, value in state.items() if key != "positions.seen"}
+            x, new = self.positions(x, old) if spans is None else spans.apply(self.positions, x, old)
+            after |= prefix_state("positions", new)
         x, new = self.decoder(self.dropout(x), state, spans=spans)
         return self.logits(self.dropout(x)), after | new
 
@@ -140,7 +140,7 @@ class EncoderDecoder(nn.Module):
 
 
 def _share_distances(stack: Stack) -> None:
-    """All blocks of a stack learn one table of distances, the first one's."""
+    """All blocks of a stack share the relative position bias of the first."""
     tables = [block.mixer for block in stack.blocks if isinstance(getattr(block.mixer, "distance", None), RelativeBias)]
     for mixer in tables[1:]:
         mixer.distance = tables[0].distance  # type: ignore[union-attr]

@@ -1,7 +1,7 @@
 """Heads for fine-tuning: a small new network over the features of a trained one, for sequences, tokens or pairs of sequences.
 
 The body is any model with `features(tokens, state, spans=...)` and `width`: LanguageModel, Bert, ElmoFeatures, Prompted.
-What of it learns is said by nn.adapters (`freeze`, `add_lora`, ...).
+Which parameters are trained is set with nn.adapters (`freeze`, `add_lora`, ...).
 
 B batch, T time, D width, C classes.
 """
@@ -22,14 +22,14 @@ from ._trunk import Take, pool
 
 @final
 class SequenceHead(nn.Module):
-    """One answer for each sequence: logits (B, C); two texts in one sequence may have different `kinds` of tokens.
+    """Sequence classification: logits (B, C); `kinds` are the token types of two texts in one sequence.
 
     Args:
         body: a model with features
-        classes: of the answer
-        take: whose features stand for the sequence: of its last token, its first, or their mean; in a causal model only the
-            last token has seen all of it
-        hidden: width of a hidden layer; none is a linear map
+        classes: number of classes
+        take: pooling: features of the last token, of the first, or their mean; in a causal model only the last token
+            has seen the whole sequence
+        hidden: width of a hidden layer; None is a linear head
         language: give the body's own logits as well, as {'label': (B, C), 'tokens': (B, T, vocabulary)}, for a joint loss
     """
 
@@ -50,7 +50,7 @@ class SequenceHead(nn.Module):
             raise BadInput(f"{type(body).__name__} has no logits of its own", where="SequenceHead", fix="leave language at False")
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor | dict[str, Tensor]:
-        """tokens (B, T), of each row the first `lengths` -> logits (B, C)."""
+        """tokens (B, T), the first `lengths` of each row -> logits (B, C)."""
         x = _features(self.body, tokens, lengths, kinds)
         label = self.head(pool(x, lengths, self.take))
         return {"label": label, "tokens": self.body.logits(x)} if self.language else label
@@ -58,12 +58,12 @@ class SequenceHead(nn.Module):
 
 @final
 class TokenHead(nn.Module):
-    """One answer for each token, such as its part of speech: logits (B, T, C).
+    """Token classification, such as part-of-speech tagging: logits (B, T, C).
 
     Args:
         body: a model with features
-        classes: of the answers
-        hidden: width of a hidden layer; none is a linear map
+        classes: number of classes
+        hidden: width of a hidden layer; None is a linear head
     """
 
     reads = ("x", "lengths", "kinds")
@@ -74,19 +74,19 @@ class TokenHead(nn.Module):
         self.body, self.head = body, _head(body.width, classes, hidden)
 
     def forward(self, tokens: Tensor, lengths: Tensor | None = None, kinds: Tensor | None = None) -> Tensor:
-        """tokens (B, T), of each row the first `lengths` -> logits (B, T, C)."""
+        """tokens (B, T), the first `lengths` of each row -> logits (B, T, C)."""
         return self.head(_features(self.body, tokens, lengths, kinds))
 
 
 @final
 class PairHead(nn.Module):
-    """One answer for two sequences read apart: logits (B, C) of [u, v, |u - v|, u v] (Conneau and others 2017).
+    """Classification of two sequences encoded separately: logits (B, C) of [u, v, |u - v|, u v] (Conneau and others 2017).
 
     Args:
         body: a model with features, which reads both
-        classes: of the answer
-        take: whose features stand for a sequence: of its last token, its first, or their mean
-        hidden: width of a hidden layer; none is a linear map
+        classes: number of classes
+        take: pooling: features of the last token, of the first, or their mean
+        hidden: width of a hidden layer; None is a linear head
     """
 
     reads = ("x", "lengths", "other", "other_lengths")

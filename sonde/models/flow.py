@@ -1,19 +1,19 @@
-"""Normalizing flow: noise of a known density, bent into the data by steps that can be undone, so the density is known exactly.
+"""Normalizing flow: invertible steps turn noise of a known density into data, so the density is exact.
 
     log p(x) = log N(z; 0, I) + log |det dz/dx|,   z = f(x)
 
-Affine coupling (Dinh and others, Real NVP, 2017): some numbers stay as they are and say how the others are scaled and moved,
+Affine coupling (Dinh and others, Real NVP, 2017): some coordinates are kept and determine the scale and shift of the others,
 
     z_keep = x_keep,   z_rest = x_rest * exp(s(x_keep)) + t(x_keep),   log |det| = sum of s
 
-so undoing it needs no inverse of s and t.  Step 2k keeps the numbers whose index has bit k at 0, step 2k + 1 the others: in
-a plane they take turns, in an image neighbors are parted first and halves last.  After 2 ceil(log2 D) steps, and the default is
-no fewer, every two numbers have been parted, so each has told the other how to move, and all of x reaches all of z.
+so the inverse needs no inverse of s and t.  Step 2k keeps the coordinates whose index has bit k at 0, step 2k + 1 the others:
+in a plane they alternate, in an image neighbors are separated first and halves last.  After 2 ceil(log2 D) steps, the default,
+every two coordinates have been separated, so all of z depends on all of x.
 
-Images of whole levels have no density.  Uniform noise within each level makes them continuous, and the mean of the density
-over the cell of an image is its probability times the number of cells, levels^D: that log-volume is taken off.
+Quantized images have no density.  Uniform dequantization noise makes them continuous, and the mean of the density over the
+cell of an image is its probability times the number of cells, levels^D: that log-volume is subtracted.
 
-B batch, D numbers of an example.
+B batch, D values of an example.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from ._shape import Shape
 from .mlp import MLP
 
 EDGE = 0.02
-"""share of the unit interval that is left free on both sides, so that no pixel is infinitely far out"""
+"""margin of the unit interval on both sides, so that the logit of a pixel is finite"""
 STEEP = 2.0
 """largest |s| of one step: a factor of e^2"""
 
 
 @final
 class Coupling(nn.Module):
-    """One step: the numbers where `keep` is true say how the others are scaled and moved."""
+    """One affine coupling: the coordinates where `mask` is true determine the scale and shift of the others."""
 
-    keep: Tensor
+    mask: Tensor
 
-    def __init__(self, keep: Tensor, width: int, depth: int) -> None:
+    def __init__(self, mask: Tensor, width: int, depth: int) -> None:
         super().__init__()
-        size = len(keep)
-        self.register_buffer("keep", keep)
-        self.says = MLP((size, *(width,) * depth, 2 * size), "relu")
-        for weight in self.says.layers[-1].parameters():
+        size = len(mask)
+        self.register_buffer("mask", mask)
+        self.net = MLP((size, *(width,) * depth, 2 * size), "relu")
+        for weight in self.net.layers[-1].parameters():
             nn.init.zeros_(weight)  # a flow begins as the identity
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,9 +62,9 @@ class Coupling(nn.Module):
         return (z - t) * (-s).exp()
 
     def _scale_and_shift(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Of every number; 0 and 0 for those that are kept."""
-        s, t = self.says(x * self.keep).chunk(2, 1)
-        return STEEP * torch.tanh(s / STEEP) * ~self.keep, t * ~self.keep
+        """s and t of every coordinate; 0 where the mask is true."""
+        s, t = self.net(x * self.mask).chunk(2, 1)
+        return STEEP * torch.tanh(s / STEEP) * ~self.mask, t * ~self.mask
 
 
 @final
@@ -73,11 +73,10 @@ class Flow(nn.Module):
 
     Args:
         shape: of one example
-        steps: couplings; by default 2 ceil(log2 D) for D numbers, and 6 at least
-        width: of the hidden layers of each
-        depth: hidden layers of each
-        levels: of a pixel, for images with values 0, 1 / (levels - 1), ..., 1, of which a probability is told; 0 for numbers
-            that are continuous by themselves
+        steps: number of couplings; by default 2 ceil(log2 D), at least 6
+        width: width of the hidden layers of each coupling
+        depth: number of hidden layers of each coupling
+        levels: quantization levels of a pixel, for images with values 0, 1 / (levels - 1), ..., 1; 0 for continuous data
     """
 
     reads = ("x", "noise")
@@ -106,19 +105,19 @@ class Flow(nn.Module):
         return self.log_prob(x, noise)
 
     def log_prob(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """log p(x), in nats, (B,).  Of images the logarithm of a draw whose mean over noise is their probability.
+        """log p(x), in nats, (B,).  For images an unbiased sample of the probability over the dequantization noise, as a logarithm.
 
         Args:
-            noise: standard normal numbers like x, which say where in its level each pixel lies; none takes the middle
+            noise: standard normal noise like x for the dequantization; None takes the middle of each level
         """
         z, change = self.to_noise(self.within(x, noise) if self.levels else x)
         density = -0.5 * (z.square().flatten(1).sum(1) + z[0].numel() * math.log(2 * math.pi)) + change
         return density - z[0].numel() * math.log(self.levels) if self.levels else density
 
     def within(self, x: Tensor, noise: Tensor | None) -> Tensor:
-        """Pixels of whole levels -> numbers in the unit interval, each somewhere in the cell of its level."""
-        place = 0.5 if noise is None else torch.special.ndtr(noise)
-        return (x * (self.levels - 1) + place) / self.levels
+        """Dequantize: pixel levels -> values in the unit interval, each inside the cell of its level."""
+        offset = 0.5 if noise is None else torch.special.ndtr(noise)
+        return (x * (self.levels - 1) + offset) / self.levels
 
     def to_noise(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """z like x, and log |det dz/dx| (B,); with levels, x lies in the unit interval."""
@@ -134,7 +133,7 @@ class Flow(nn.Module):
         return h.view_as(x), change
 
     def from_noise(self, z: Tensor) -> Tensor:
-        """x of which `to_noise` makes z."""
+        """The inverse of `to_noise`."""
         h = z.flatten(1)
         for step in _backwards(self.steps):
             h = step.inverse(h)
@@ -144,7 +143,7 @@ class Flow(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
-        """n examples; images in whole levels."""
+        """n examples; images are quantized."""
         x = self.from_noise(_shape.noise(self, n, self.shape, generator))
         return (x * self.levels).floor().clamp(0, self.levels - 1) / (self.levels - 1) if self.levels else x
 

@@ -1,11 +1,11 @@
-"""Generative adversarial network: a generator makes examples of noise, a discriminator tells them from real ones.
+"""Generative adversarial network: a generator maps noise to examples, a discriminator classifies them as real or generated.
 
     min over G, max over D of   E_x log D(x) + E_z log(1 - D(G(z))),   D(x) = sigmoid(logit of x)
 
 For a fixed G the best D is p(x) / (p(x) + q(x)) with p the density of the data and q that of G(z): 1/2 everywhere once they
-are the same.  There is no density to ask for, only samples.  Goodfellow and others, Generative Adversarial Nets, 2014.
+are the same.  The density itself is not available, only samples.  Goodfellow and others, Generative Adversarial Nets, 2014.
 
-Trained by `objectives.adversarial`, in which the two players take turns.
+Trained by `objectives.adversarial`, which alternates between the two.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .mlp import MLP
 
 @final
 class GAN(nn.Module):
-    """Both players as one model: `model(x)` is the logit of "x is real" (B,), `generate` and `sample` make examples.
+    """Generator and discriminator as one model: `model(x)` is the logit of "x is real" (B,), `generate` and `sample` make examples.
 
     Args:
         generator: noise (B, latent) -> examples (B, *shape)
         discriminator: examples -> (B, 1)
-        latent: numbers of noise per example
+        latent: dimension of the noise
         shape: of one example
     """
 
@@ -52,7 +52,7 @@ class GAN(nn.Module):
 
 
 def points(size: Count = 2, latent: Count = 2, width: Count = 64, depth: Count = 2) -> GAN:
-    """For points with so many coordinates: both players are perceptrons with so many hidden layers of one width."""
+    """For points with `size` coordinates: generator and discriminator are MLPs."""
     hidden = (width,) * depth
     generator, discriminator = MLP((latent, *hidden, size), "silu"), MLP((size, *hidden, 1), "silu")
     return GAN(generator, discriminator, latent, (size,))

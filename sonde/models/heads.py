@@ -39,7 +39,7 @@ class OddPair(UserWarning):
 @final
 @dataclass(frozen=True)
 class Task:
-    """What targets are, and the usual way to predict them."""
+    """A kind of targets, and the usual activation and likelihood for it."""
 
     activation: str
     objective: str
@@ -58,7 +58,7 @@ TASKS = {
 
 
 def _image_of(link: Callable[[Tensor], Tensor]) -> Callable[[Interval], Interval]:
-    """What a rising function makes of an interval."""
+    """The image of an interval under an increasing function."""
     return lambda span: Interval(*link(torch.tensor([span.low, span.high], dtype=torch.float64)).tolist())
 
 
@@ -99,7 +99,14 @@ class Head:
 
 
 def head(task: str, outputs: int = 1, activation: str | None = None, objective: str | None = None) -> Head:
-    """The usual head for a task; an activation or likelihood of your own is taken as given, with a warning where it does not match."""
+    """The usual head for a task, with a warning where activation and likelihood do not match it.
+
+    Args:
+        task: binary, classes, counts, positive or real
+        outputs: number of outputs; for classes their number
+        activation: output activation by name; None is the usual one of the task
+        objective: likelihood by name or file; None is the usual one of the task
+    """
     usual = _task(task)
     if not isinstance(outputs, int) or outputs < (2 if task == "classes" else 1):
         raise BadInput(f"task '{task}' cannot have {outputs!r} outputs", where="head", fix="give one output per class, two or more")
@@ -111,7 +118,7 @@ def head(task: str, outputs: int = 1, activation: str | None = None, objective: 
 
 
 def mismatch(task: str, activation: str, objective: str) -> str:
-    """Why an output activation and a likelihood do not match a task, in one line; '' where nothing is."""
+    """Why an output activation and a likelihood do not match a task, in one line; '' where they match."""
     usual, shown = _task(task), registry.label(objective)
     if not registry.is_file(objective) and objective not in likelihoods():
         raise BadInput(f"no likelihood '{objective}' with a known link", where="head", fix=nearest(objective, likelihoods()))
@@ -130,7 +137,7 @@ def mismatch(task: str, activation: str, objective: str) -> str:
 
 
 def likelihoods_of(task: str) -> list[str]:
-    """Likelihoods that declare to fit the targets of a task, the usual one first."""
+    """Likelihoods that declare a task, the usual one first."""
     usual = _task(task).objective
     return [usual, *(name for name, tasks in likelihoods().items() if task in tasks and name != usual)]
 
@@ -144,7 +151,7 @@ def objective_of(text: str, **more: Any) -> Any:
     """An objective from its name or file and any options after it: 'laplace', 'gaussian variance=2', './huber.py delta=2'.
 
     Args:
-        more: options for what the text does not say, left out where its class does not have them
+        more: defaults for options that the text leaves out; ignored where the class does not have them
     """
     name, options = registry.parse(text, "objective")
     kind, owner = objective_class(name), f"objective '{registry.label(name)}'"

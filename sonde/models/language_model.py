@@ -1,6 +1,6 @@
-"""Language model: tokens -> blocks of any mixer -> logits of the next token at every place.
+"""Language model: tokens -> blocks of any mixer -> logits of the next token at every position.
 
-`forward` is for training; `advance` goes on from a state, in pieces of any length, and gives the same logits.
+`forward` is for training; `advance` continues from a state, in pieces of any length, and gives the same logits.
 
 B batch, T time, D width.
 """
@@ -32,16 +32,16 @@ class LanguageModel(nn.Module):
     """A stack of blocks between an embedding and a linear map to logits.
 
     Args:
-        vocabulary: how many tokens there are
+        vocabulary: vocabulary size
         width: model dimension
         depth: blocks
-        mixer: what moves information along the sequence, by name; its options may follow: 'gla heads=8 rank=4'
+        mixer: sequence mixer, by name; its options may follow: 'gla heads=8 rank=4'
         ffn: hidden width of each block's network as a multiple of the width; 0 leaves the network out
-        positions: how tokens are told their places, which a mixer that does not see their order needs
-        places: so many positions there are, which is then the longest sequence; sinusoidal ones need no limit
+        positions: position codes added to tokens, needed by a mixer that does not see their order
+        max_positions: longest sequence; sinusoidal positions need no limit
         dropout: dropout probability in each block
-        tied: one matrix turns tokens into vectors and vectors into logits, which saves weights where there are many tokens
-        ahead: allow a mixer that looks at later tokens; only right where the input does not hold the answers
+        tied: share the embedding matrix with the output layer
+        noncausal: allow a mixer that looks at later tokens; only valid where the input does not contain the targets
         style: norms, activation and biases: modern, notes, gpt2, bert, t5 or llama; or a Style
     """
 
@@ -54,20 +54,20 @@ class LanguageModel(nn.Module):
         mixer: str = "attention",
         ffn: Annotated[float, Range(least=0)] = 4.0,
         positions: PositionKind = "none",
-        places: Count | None = None,
+        max_positions: Count | None = None,
         dropout: Probability = 0.0,
         tied: bool = False,
-        ahead: bool = False,
+        noncausal: bool = False,
         style: str | Style = "modern",
     ) -> None:
         super().__init__()
         self.vocabulary, self.width, self.style = vocabulary, width, style_of(style)
-        # Tokens begin with numbers near 1, logits near 0.  With one matrix for both a token's own vector is still in the
-        # last block's output, so it has to begin smaller.
+        # Embeddings start with a standard deviation near 1, logits near 0.  With tied weights a token's own vector is still in
+        # the last block's output, so it has to start smaller.
         std = (0.3 if tied else 1.0) * width**-0.5 if self.style.scaled else 1.0 if self.style.shrunk else 0.02
         scale = width**0.5 if self.style.scaled else 1.0
         self.embedding = nn.Embedding(vocabulary, width)
-        self.positions = None if positions == "none" else Positions(positions, width, places, scale=scale, std=std)
+        self.positions = None if positions == "none" else Positions(positions, width, max_positions, scale=scale, std=std)
         self.head = None if tied else nn.Linear(width, vocabulary, bias=False)
         nn.init.normal_(self.embedding.weight, std=std)
         if self.head is not None:
@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
         self.stack = Stack.of((mixer_of(mixer, width) for _ in range(depth)), ffn, self.style, dropout)
         if not self.style.scaled:
             begin_small(self.stack)
-        refuse_ahead(self.causal or ahead, mixer, "LanguageModel", "hide tokens and predict these instead, with ahead=True")
+        require_causal(self.causal or noncausal, mixer, "LanguageModel", "hide tokens and predict these instead, with noncausal=True")
 
     @property
     def causal(self) -> bool:
@@ -88,14 +88,14 @@ class LanguageModel(nn.Module):
         return self.logits(self.features(tokens, spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same, going on from the state that a call before this one returned."""
+        """The same, continuing from the state that an earlier call returned."""
         if not self.causal:
             raise BadInput("a bidirectional model cannot be advanced token by token", where="LanguageModel", fix="use forward")
         x, state = self.features(tokens, state, spans=spans)
         return self.logits(x), state
 
     def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """tokens (B, T) -> what logits are made of (B, T, D), and the state after it."""
+        """tokens (B, T) -> the last hidden states (B, T, D), and the state after them."""
         return self.through(self.embed(tokens), state, spans=spans)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -103,14 +103,14 @@ class LanguageModel(nn.Module):
         return embed(self.embedding, tokens, self.scale)
 
     def through(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same from vectors (B, T, D) in the place of tokens."""
+        """The same from vectors (B, T, D) instead of tokens."""
         after: State = {}
         if self.positions is not None:
-            whole = parts(state, ["place", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
-            old = whole.pop("place", None)
-            state = None if state is None else {key: value for key, value in state.items() if not key.startswith("place.")}
-            x, new = self.positions(x, old) if spans is None else spans.each(self.positions, x, old)
-            after |= prefix_state("place", new)
+            whole = parts(state, ["positions", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
+            old = whole.pop("positions", None)
+            state = None if state is None else {key: value for key, value in state.items() if not key.startswith("positions.")}
+            x, new = self.positions(x, old) if spans is None else spans.apply(self.positions, x, old)
+            after |= prefix_state("positions", new)
         x, new = self.stack(self.dropout(x), state, spans=spans)
         return x, after | new
 
@@ -120,7 +120,7 @@ class LanguageModel(nn.Module):
 
 
 def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
-    """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that says which token is none."""
+    """tokens (B, T) -> scale times their rows of the table (B, T, D), or an error that names a token out of range."""
     if tokens.dim() != 2 or not tokens.shape[1] or tokens.dtype not in (torch.long, torch.int):
         raise BadInput(
             f"tokens are whole numbers (batch, time), not {tuple(tokens.shape)} {str(tokens.dtype).removeprefix('torch.')}",
@@ -140,7 +140,7 @@ def embed(table: nn.Embedding, tokens: Tensor, scale: float = 1.0) -> Tensor:
 
 
 def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Style) -> Tensor:
-    """Features (B, T, D) -> (B, T, vocabulary): through the head, or where there is none inner products with the embeddings."""
+    """Features (B, T, D) -> (B, T, vocabulary): through the head, or with tied weights inner products with the embeddings."""
     if head is not None:
         return head(x)
     shrink = style.shrink(table.embedding_dim, tied=True)
@@ -149,10 +149,10 @@ def logits_of(x: Tensor, table: nn.Embedding, head: nn.Linear | None, style: Sty
 
 @torch.no_grad()
 def begin_small(stack: Stack) -> None:
-    """First weights as in GPT-2: a standard deviation of 0.02, and less where a branch joins the sum, by the root of the branches.
+    """Initialize as in GPT-2: a standard deviation of 0.02, divided by the root of the number of branches where a branch ends.
 
-    Of parts that declare a `small_start`, which are attention and the networks: other mixers begin in ways of their own, such
-    as with a gate that forgets little.
+    Applies to modules that declare `small_start`: attention and feed-forward networks.  Other mixers have an initialization of
+    their own, such as a forget gate that starts near one.
     """
     branches = sum(1 + (block.cross is not None) + (block.ffn is not None) for block in stack.blocks)
     for branch in stack.modules():
@@ -164,7 +164,7 @@ def begin_small(stack: Stack) -> None:
                         nn.init.zeros_(part.bias)
 
 
-def refuse_ahead(causal: bool, mixer: str, where: str, fix: str = "choose one that does not") -> None:
+def require_causal(causal: bool, mixer: str, where: str, fix: str = "choose one that does not") -> None:
     """Refuse a mixer that is not causal where a model has to predict the next token."""
     if not causal:
         raise BadInput(f"mixer '{mixer}' looks at later tokens, so it would see the token it has to predict", where=where, fix=fix)
@@ -174,7 +174,7 @@ def mixer_of(text: str, width: int, **more: Any) -> Mixer:
     """A mixer from its name or file and any options after it: 'gla', 'gla heads=8 rank=4', './fade.py heads=8'.
 
     Args:
-        more: options for what the text does not say
+        more: defaults for options that the text leaves out
     """
     name, options = registry.parse(text, "mixer")
     return mixer(name, width, **{**more, **options})

@@ -19,7 +19,7 @@ class MLP(nn.Module):
     """A multi-layer perceptron; inputs of any shape are flattened.
 
     Args:
-        widths: numbers per example at the input, after each hidden layer, and at the output
+        widths: sizes of the input, of each hidden layer, and of the output
         activation: function between the layers
         dropout: dropout probability of hidden values
         norm: normalize hidden values before the activation, over the batch or over the layer

@@ -1,4 +1,4 @@
-"""n-gram model: the next token from counts of the n-1 tokens before it (Shannon 1948); older ones do not matter.
+"""n-gram model: the next token from counts of the n-1 tokens before it (Shannon 1948).
 
     none        c(h w) / c(h)
     add         (c(h w) + k) / (c(h) + k V)
@@ -6,11 +6,11 @@
     kneser-ney  (c(h w) - D[c(h w)]) / c(h) + g(h) p(w; h')     (interpolated and modified: Chen and Goodman 1999, eq. 27)
 
 h is the context, h' the same without its oldest token, c counts, V the size of the vocabulary; a(h), g(h) make the row sum
-to 1, and below the single tokens stands 1/V.  In kneser-ney all orders but the highest count in how many contexts a gram
-occurs.  All four are one form,  p(w; h) = own(h w) + rest(h) p(w; h'),  so one table of numbers serves them all.
+to 1, and the order below single tokens is uniform, 1/V.  In kneser-ney all orders but the highest count in how many contexts a gram
+occurs.  All four are one form,  p(w; h) = own(h w) + rest(h) p(w; h'),  so one table serves them all.
 
-Grams are kept as a tree in sorted rows: a gram of m tokens is (number of its first m-1 tokens) V + (last token), a whole
-number that stays small at any order; finding it is a binary search, counting is sorting.
+Grams are stored as a trie in sorted arrays: the key of a gram of m tokens is (index of its first m-1 tokens) V + (last token),
+an integer that stays small at any order; lookup is a binary search, counting is sorting.
 
 B batch, T time, V vocabulary.
 """
@@ -35,32 +35,32 @@ Smoothing = Literal["none", "add", "backoff", "kneser-ney"]
 
 
 class Grams(NamedTuple):
-    """All different grams of one length m, by rising key."""
+    """All different grams of one length m, by increasing key."""
 
     keys: Tensor
-    """(G,) number of the first m-1 tokens among the grams of that length, times V, plus the last token"""
+    """(G,) index of the first m-1 tokens among the grams of that length, times V, plus the last token"""
     counts: Tensor
     """(G,) how often each occurs"""
     shorter: Tensor
-    """(G,) number of the gram without its oldest token"""
+    """(G,) index of the gram without its oldest token"""
     parent: Tensor
-    """(G,) number of the gram without its last token, which is its context"""
+    """(G,) index of the gram without its last token, which is its context"""
     contexts: int
     """how many contexts there are"""
 
 
 @final
 class Ngram(nn.Module):
-    """Counts of a text, as a language model without weights.
+    """An n-gram language model: counts of a text.
 
     Args:
         tokens: the text (N,), or a list of documents; no gram reaches over the end of one
-        vocabulary: how many different tokens there are
+        vocabulary: vocabulary size
         order: n, the length of the longest grams; the model looks at n-1 tokens
-        smoothing: what happens to grams that never occurred; with 'none' they have the probability 0
-        k: what 'add' adds to every count
+        smoothing: how unseen grams get probability; with 'none' they have 0
+        k: pseudo-count of 'add'
 
-    Only 'add' needs nothing shorter: it says 1/V after a context it never saw, the others go on with a shorter context.
+    Only 'add' uses no shorter contexts: it predicts 1/V after an unseen context, the others back off to a shorter one.
     """
 
     @checked
@@ -71,7 +71,7 @@ class Ngram(nn.Module):
         if smoothing == "add" and not k > 0:
             raise BadInput(f"k must be above 0, not {k!r}", where="Ngram", fix="use smoothing='none' to add nothing")
         self.vocabulary, self.order, self.chained = vocabulary, order, smoothing != "add"
-        text = check_tokens(_join_documents(tokens), vocabulary, "Ngram", least=NONE)
+        text = check_tokens(_join_documents(tokens), vocabulary, "Ngram", lowest=NONE)
         if not bool((text >= 0).any()):
             raise BadInput("there is no text to count", where="Ngram", fix="give at least one token")
         levels = self._count_grams(text)
@@ -82,7 +82,7 @@ class Ngram(nn.Module):
             lower = chances[grams.shorter] if self.chained else below.expand(len(grams.keys))
             own, rest = _discount_counts(grams, lower, smoothing, k, vocabulary)
             chances = own + rest[grams.parent] * lower
-            # One more entry stands for all that is not there: it is found at -1, has nothing of its own and leaves the rest.
+            # One more entry, at index -1, for everything unseen: it has no probability of its own and passes all on.
             self.register_buffer(f"keys{m}", torch.cat([grams.keys, grams.keys.new_full((1,), torch.iinfo(torch.long).max)]))
             self.register_buffer(f"own{m}", F.pad(own, (0, 1), value=0))
             self.register_buffer(f"rest{m}", F.pad(rest, (0, 1), value=1))
@@ -92,7 +92,7 @@ class Ngram(nn.Module):
         return self.advance(tokens, spans=spans)[0]
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same, going on from the state of a call before this one: the last n-1 tokens."""
+        """The same, continuing from the state of an earlier call: the last n-1 tokens."""
         keep = self.order - 1
         return continue_from(lambda joined: self._rows(joined)[:, keep:].log(), keep, self._check(tokens, 2), state, spans)
 
@@ -117,11 +117,11 @@ class Ngram(nn.Module):
         return float((-self.scores(tokens).mean()).exp())
 
     def match_lengths(self, tokens: Tensor) -> Tensor:
-        """tokens (T,) -> at each place the length of the longest gram ending there that the text had, from 0 to n."""
+        """tokens (T,) -> at each position the length of the longest gram ending there that occurred in training, from 0 to n."""
         return torch.stack([grams >= 0 for grams in self._find_grams(self._check(tokens, 1))[1:]]).sum(0)
 
     def coverage(self, tokens: Tensor) -> list[float]:
-        """Share of the grams of a row of tokens (T,) that the text had, of 1, 2, ... n tokens; NaN where the row is too short."""
+        """Fraction of the grams of a row of tokens (T,) seen in training, for 1, 2, ... n tokens; NaN where the row is too short."""
         matched = self.match_lengths(tokens)
         return [float((matched[m:] > m).double().mean()) for m in range(self.order)]
 
@@ -129,30 +129,30 @@ class Ngram(nn.Module):
         """Grams of 1 ... n tokens."""
         grams, before, contexts = [], torch.zeros_like(text), 1
         for m in range(self.order):
-            wanted = self._keys(before, text, m)
-            there = wanted >= 0
-            keys, which, counts = torch.unique(wanted[there], return_inverse=True, return_counts=True)
+            gram_keys = self._keys(before, text, m)
+            there = gram_keys >= 0
+            keys, which, counts = torch.unique(gram_keys[there], return_inverse=True, return_counts=True)
             shorter = torch.zeros_like(keys).scatter(0, which, before[there])  # every occurrence says the same
             grams.append(Grams(keys, counts, shorter, keys // self.vocabulary, contexts))
             before, contexts = torch.full_like(text, NONE).masked_scatter(there, which), len(keys)
         return grams
 
     def _find_grams(self, tokens: Tensor) -> list[Tensor]:
-        """Numbers (..., T) of the grams of 0, 1, ... n tokens that end at each place; -1 where the text never had one."""
+        """Indices (..., T) of the grams of 0, 1, ... n tokens that end at each position; -1 for unseen ones."""
         indices = [torch.zeros_like(tokens)]
         for m in range(self.order):
-            wanted, keys = self._keys(indices[m], tokens, m), self._part("keys", m)
-            place = torch.searchsorted(keys, wanted)
-            indices.append(torch.where(keys[place] == wanted, place, NONE))
+            gram_keys, keys = self._keys(indices[m], tokens, m), self._part("keys", m)
+            position = torch.searchsorted(keys, gram_keys)
+            indices.append(torch.where(keys[position] == gram_keys, position, NONE))
         return indices
 
     def _keys(self, before: Tensor, tokens: Tensor, m: int) -> Tensor:
-        """Keys (..., T) of the grams of m+1 tokens that end at each place, from the numbers of those of m tokens; or -1."""
+        """Keys (..., T) of the grams of m+1 tokens that end at each position, from the indices of those of m tokens; or -1."""
         parent = F.pad(before[..., :-1], (1, 0), value=NONE) if m else before
         return torch.where((parent >= 0) & (tokens >= 0), parent * self.vocabulary + tokens, NONE)
 
     def _rows(self, tokens: Tensor) -> Tensor:
-        """tokens (B, T) -> probabilities of what follows each of them (B, T, V)."""
+        """tokens (B, T) -> probabilities of the next token (B, T, V)."""
         grams, known = self._find_grams(tokens), _context_lengths(tokens)
         row = below = torch.full((*tokens.shape, self.vocabulary), 1 / self.vocabulary, dtype=torch.float64, device=tokens.device)
         for m in range(self.order):
@@ -161,9 +161,9 @@ class Ngram(nn.Module):
         return row
 
     def _own_probabilities(self, contexts: Tensor, m: int) -> Tensor:
-        """What each context (..., T) gives to the tokens seen after it: (..., T, V)."""
+        """Probability that each context (..., T) gives directly to the tokens seen after it: (..., T, V)."""
         keys, flat = self._part("keys", m), contexts.flatten()
-        # The grams of one context stand side by side.
+        # The grams of one context are contiguous.
         start, stop = (torch.searchsorted(keys, (flat + step) * self.vocabulary) for step in (0, 1))
         count = stop - start
         row = torch.arange(len(flat), device=flat.device).repeat_interleave(count)
@@ -176,20 +176,20 @@ class Ngram(nn.Module):
 
     def _check(self, tokens: Tensor, axes: int) -> Tensor:
         if tokens.dim() != axes:
-            wanted = "(batch, time)" if axes == 2 else "one row (time,)"
-            raise BadInput(f"tokens are {wanted}, not {tuple(tokens.shape)}", where="Ngram", fix="give token numbers")
-        return check_tokens(tokens, self.vocabulary, "Ngram", least=NONE)
+            expected = "(batch, time)" if axes == 2 else "one row (time,)"
+            raise BadInput(f"tokens are {expected}, not {tuple(tokens.shape)}", where="Ngram", fix="give token numbers")
+        return check_tokens(tokens, self.vocabulary, "Ngram", lowest=NONE)
 
 
 def _discount_counts(grams: Grams, lower: Tensor, smoothing: Smoothing, k: float, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """own (G,) and rest (contexts,) of one length; `lower` (G,) is what the shorter context says of each gram's last token."""
+    """own (G,) and rest (contexts,) of one length; `lower` (G,) is the probability of each gram's last token after the shorter context."""
 
     def total(numbers: Tensor) -> Tensor:
         return torch.zeros(grams.contexts, dtype=torch.float64).index_add(0, grams.parent, numbers.double())
 
     counts, parent = grams.counts.double(), grams.parent
     all_, seen = total(counts), total(counts > 0)
-    some = all_.clamp_min(1)  # a context may only ever have begun the text: then it has no counts of its own and leaves all
+    some = all_.clamp_min(1)  # a context that only occurs at the start of the text has no counts of its own and passes all on
     if smoothing == "none":
         return counts / some[parent], (all_ == 0).double()
     if smoothing == "add":
@@ -197,11 +197,11 @@ def _discount_counts(grams: Grams, lower: Tensor, smoothing: Smoothing, k: float
     if smoothing == "kneser-ney":
         taken = _discounts(grams.counts)[grams.counts.clamp_max(3)]
         return (counts - taken) / some[parent], torch.where(all_ > 0, total(taken) / some, 1)
-    # A context after which every token came has nobody to give to, so nothing is taken from it.
+    # A context after which every token occurred needs no discount: there is no unseen token to give it to.
     taken = _discount(grams.counts) * (seen[parent] < vocabulary).double()
     others = torch.where(seen < vocabulary, 1 - total(lower), 1)
     rest = torch.where(all_ > 0, total(taken) / some / others, 1)
-    return (counts - taken) / some[parent] - rest[parent] * lower, rest  # the rest reaches seen tokens too: taken off here
+    return (counts - taken) / some[parent] - rest[parent] * lower, rest  # the backed-off mass reaches seen tokens too: subtracted here
 
 
 def _times(counts: Tensor) -> list[float]:
@@ -210,13 +210,13 @@ def _times(counts: Tensor) -> list[float]:
 
 
 def _discount(counts: Tensor) -> float:
-    """Y = n1 / (n1 + 2 n2), what is taken from each count; a half where the text is too small to tell."""
+    """The discount Y = n1 / (n1 + 2 n2); a half where the text is too small to estimate it."""
     _, once, twice, *_ = _times(counts)
     return once / (once + 2 * twice) if once and twice else 0.5
 
 
 def _discounts(counts: Tensor) -> Tensor:
-    """What is taken from counts of 0, 1, 2, and 3 or more: i - (i + 1) Y n[i+1] / n[i].
+    """Discounts of counts of 0, 1, 2, and 3 or more: i - (i + 1) Y n[i+1] / n[i].
 
     Where a text is so small that one n is 0, Y from each; where this is not above 0, Y too: a context that gave nothing away
     would leave unseen tokens the probability 0.
@@ -227,9 +227,9 @@ def _discounts(counts: Tensor) -> Tensor:
 
 
 def _context_lengths(tokens: Tensor) -> Tensor:
-    """How many tokens (..., T) of the same document stand up to each place, itself included."""
-    place = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
-    return place - torch.where(tokens < 0, place, 0).cummax(-1).values
+    """Number of tokens (..., T) of the same document up to each position, itself included."""
+    position = torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)
+    return position - torch.where(tokens < 0, position, 0).cummax(-1).values
 
 
 def _join_documents(tokens: Tensor | Sequence[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
     a = tanh(W [e(t[i-n+2]) ... e(t[i])] + b)         logits = U a + c
 
-Places before the first token are zero vectors, so they need no weights:  |V| d + ((n-1) d + 1) h + (h + 1) |V|  in all.
+Positions before the first token are zero vectors and have no parameters:  |V| d + ((n-1) d + 1) h + (h + 1) |V|  in all.
 
 B batch, T time, K = n-1 tokens looked at, D width of the embedding.
 """
@@ -27,10 +27,10 @@ class FeedForwardLM(nn.Module):
     """A language model with a window.
 
     Args:
-        vocabulary: how many tokens there are
+        vocabulary: vocabulary size
         order: n; the model looks at n-1 tokens
-        width: numbers per token, d
-        hidden: numbers between the window and the logits, h
+        width: embedding dimension, d
+        hidden: hidden size, h
     """
 
     @checked
@@ -51,7 +51,7 @@ class FeedForwardLM(nn.Module):
         return self.advance(tokens, spans=spans)[0]
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same, going on from the state of a call before this one: the last n-2 tokens."""
+        """The same, continuing from the state of an earlier call: the last n-2 tokens."""
         features, state = self.features(tokens, state, spans=spans)
         return self.head(features), state
 

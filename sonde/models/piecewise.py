@@ -1,4 +1,4 @@
-"""ReLU networks taken apart exactly: their linear regions on a line or in a plane, their composition and their counts.
+"""Exact analysis of ReLU networks: linear regions on a line or in a plane, composition, and counts.
 
 A ReLU network is linear wherever the same units are on.  The regions are found layer by layer: inside a region of the
 layers so far every unit of the next layer is one linear function, whose zero cuts the region in two.  Nothing is sampled,
@@ -27,7 +27,7 @@ from .mlp import MLP
 FloatArray = NDArray[np.float64]
 Layers = list[tuple[FloatArray, FloatArray]]
 MOST = 20_000
-"""regions a network may have before the search is given up"""
+"""maximum number of regions"""
 NEAR = 1e-10
 """a cut nearer than this to a corner, relative to the size of the region, goes through the corner"""
 

@@ -1,8 +1,8 @@
-"""Autoregressive images: pixel levels as tokens, row by row, each after the ones before it.
+"""Autoregressive images: pixel levels as tokens, row by row, each given the ones before it.
 
     log p(x; label) = sum_i log p(x_i; x_1 .. x_i-1, label)
 
-The chain rule is exact, so is the likelihood; what it costs is a sequence as long as the image has pixels.
+The likelihood is exact; the cost is a sequence as long as the image has pixels.
 van den Oord, Kalchbrenner and Kavukcuoglu, Pixel Recurrent Neural Networks, 2016; as a transformer: Chen and others, Image GPT, 2020.
 
 B batch, H height, W width, L levels, D width of a token.
@@ -26,17 +26,17 @@ INTEGERS = (torch.uint8, torch.int16, torch.int32, torch.int64)
 
 @final
 class Pixels(nn.Module):
-    """A language model over the levels of pixels: x (B, H, W), whole numbers from 0 -> logits (B, H, W, levels) of the same x.
+    """A language model over the levels of pixels: x (B, H, W), integers from 0 -> logits (B, H, W, levels) of the same x.
 
-    The sequence is moved on by one place inside, so x is the model's input and its target.
+    The sequence is shifted by one position inside, so x is both input and target.
 
     Args:
         image: height and width
-        levels: different values of a pixel
-        classes: kinds of images that can be asked for; 0 for one kind
-        width: numbers per pixel inside
+        levels: number of values of a pixel
+        classes: number of classes to condition on; 0 is unconditional
+        width: model dimension
         depth: blocks
-        mixer: what moves information along the pixels, by name
+        mixer: sequence mixer, by name
         dropout: dropout probability
     """
 
@@ -58,11 +58,11 @@ class Pixels(nn.Module):
             raise _error(f"image must be height and width of two pixels or more, not {tuple(image)}", "write image=(8, 8)")
         self.image, self.levels, self.classes = (image[0], image[1]), levels, classes
         self.body = LanguageModel(levels, width, depth, mixer, 4.0, "learned", image[0] * image[1], dropout)
-        # The kind of image stands where a text has its start token, and with every pixel: far from the start it fades.
+        # The class is the start token, and is added to every pixel too: far from the start its influence fades.
         self.start = nn.Embedding(max(classes, 1), width)
 
     def forward(self, x: Tensor, label: Tensor | None = None) -> Tensor:
-        """x (B, H, W) and the kind of each image (B,) -> logits (B, H, W, levels), each from the pixels before it."""
+        """x (B, H, W) and the class of each image (B,) -> logits (B, H, W, levels), each from the pixels before it."""
         if tuple(x.shape[1:]) != self.image or x.dtype not in INTEGERS:
             actual = f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}"
             height, width = self.image
@@ -78,7 +78,7 @@ class Pixels(nn.Module):
 
     @torch.no_grad()
     def sample(self, n: int, label: Tensor | None = None, generator: torch.Generator | None = None) -> Tensor:
-        """n images (n, H, W), drawn pixel after pixel; `label` (n,) says of which kind."""
+        """n images (n, H, W), drawn pixel by pixel; `label` (n,) is the class of each."""
         if n < 1 or (label is not None and len(label) != n):
             raise _error(f"there are no {n} samples of {'any kind' if label is None else len(label)}", "ask for one label for each")
         training = self.training
@@ -101,20 +101,20 @@ class Pixels(nn.Module):
         if (label is None) != (self.classes == 0):
             requirement = "needs a label for each image" if label is None else "has images of one kind and takes no labels"
             raise _error(f"a pixel model of {self.classes} classes {requirement}", "give labels (B,), or build it with other classes")
-        place = torch.zeros(n, dtype=torch.long, device=self.start.weight.device) if label is None else label
+        labels = torch.zeros(n, dtype=torch.long, device=self.start.weight.device) if label is None else label
         try:
-            return self.start(place).unsqueeze(1)
+            return self.start(labels).unsqueeze(1)
         except IndexError:
-            low, high = (int(end) for end in place.aminmax())
+            low, high = (int(end) for end in labels.aminmax())
             raise _error(f"there is no class {low if low < 0 else high}", f"use 0 to {self.classes - 1}") from None
 
 
 def levels_of(x: Tensor, levels: int) -> Tensor:
-    """Gray images (B, 1, H, W) of numbers from 0 to 1 -> the nearest of so many levels (B, H, W), as whole numbers."""
+    """Gray images (B, 1, H, W) with values from 0 to 1 -> the nearest level (B, H, W), as integers."""
     if x.ndim != 4 or x.shape[1] != 1:
         raise _error(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")
     if not bool(((x >= 0) & (x <= 1)).all()):
-        raise _error("levels are those of numbers from 0 to 1", "do not standardize the images")
+        raise _error("pixel values must be from 0 to 1", "do not standardize the images")
     return (x.squeeze(1) * (levels - 1)).round().long()
 
 

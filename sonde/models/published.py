@@ -1,4 +1,4 @@
-"""Published models by name, with their exact sizes: built without memory for their numbers, so the largest costs nothing.
+"""Published models by name, with their exact sizes: built on the meta device, so that the largest needs no memory.
 
 sonde explain gpt3          175 billion weights, counted layer by layer
 sonde explain resnet50      25,557,032, of an image of 224 x 224
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def _gpt(width: int, depth: int, heads: int, places: int = 1024) -> dict[str, Any]:
-    sizes = {"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": places}
+def _gpt(width: int, depth: int, heads: int, max_positions: int = 1024) -> dict[str, Any]:
+    sizes = {"n_embd": width, "n_layer": depth, "n_head": heads, "n_positions": max_positions}
     return {"model_type": "gpt2", "vocab_size": 50257, **sizes}
 
 
@@ -67,11 +67,11 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     **{f"vgg{depth}": {"made_by": "vgg.VGG", "depth": depth} for depth in (11, 13, 16, 19)},
     **{f"vgg{depth}_bn": {"made_by": "vgg.VGG", "depth": depth, "norm": True} for depth in (11, 13, 16, 19)},
 }
-"""fields of config.json, of which those that are left out have the family's usual values; or what makes it, and its arguments"""
+"""fields of config.json, defaults of the family left out; or a function and its arguments"""
 
 
 def published(name: str, device: str = "meta") -> nn.Module:
-    """A published model, with random numbers or on the meta device with none."""
+    """A published model, randomly initialized, or on the meta device without weights."""
     if name not in PUBLISHED:
         raise BadInput(f"no published model '{name}'", fix=nearest(name, PUBLISHED))
     fields = dict(PUBLISHED[name])
@@ -88,5 +88,5 @@ def published(name: str, device: str = "meta") -> nn.Module:
 
 
 def size(model: nn.Module, *without: str) -> int:
-    """How many numbers a model learns; those of the parts named after it, such as heads, left out."""
+    """Number of parameters of a model, without those of the modules named, such as heads."""
     return sum(p.numel() for name, p in model.named_parameters() if not name.startswith(without))

@@ -1,4 +1,4 @@
-"""Residual networks for images [he2016a, he2016b]: every block adds a correction to what it is given.
+"""Residual networks for images [he2016a, he2016b]: every block adds a correction to its input.
 
     H(x) = F(x) + skip * shortcut(x)             activation 'post': ReLU after the sum, F = norm conv ReLU norm conv
                                                  activation 'pre': nothing after it,  F = conv ReLU norm conv ReLU norm
@@ -6,8 +6,8 @@
 (F is read from right to left.)  Where a stage halves the image and doubles the channels, the shortcut is a convolution of side
 1 with a norm ('projection'), or has no weights ('pad'): every second pixel, and zeros for the channels that are missing.
 
-    cifar(20)          269,722 numbers; 32, 44, 56, 110
-    imagenet(50)    25,557,032 numbers; 18, 34, 101, 152
+    cifar(20)          269,722 parameters; 32, 44, 56, 110
+    imagenet(50)    25,557,032 parameters; 18, 34, 101, 152
 
 Parameters have the names of torchvision and timm, so a state dict of one loads into the other.
 
@@ -61,15 +61,15 @@ class ResNet(nn.Module):
 
     Args:
         blocks: residual blocks of each stage; each stage but the first halves the image and doubles the channels
-        classes: numbers at the output
+        classes: number of outputs
         channels: of the image
         width: channels of the first stage
         bottleneck: blocks of three convolutions of sides 1, 3, 1, the last with four times the channels; else two of side 3
-        large: begin with a stride of 2 and pooling, for images of 224 x 224; else with a convolution of side 3, for 32 x 32
+        large: start with a stride of 2 and pooling, for images of 224 x 224; else with a convolution of side 3, for 32 x 32
         activation: ReLU and norm after each convolution (post), or before it (pre)
         shortcut: what a block adds to where sizes change: projection has weights, pad has none
         skip: factor of the shortcut in every sum
-        zero: begin with blocks that add nothing, by zeros in the last norm (pre: convolution) of each
+        zero: initialize the last norm (pre: convolution) of each block to zero, so that blocks start as the identity
     """
 
     @checked
@@ -90,7 +90,7 @@ class ResNet(nn.Module):
         if not blocks:
             raise _error("there are no blocks", "give one number or more")
         self.channels, self.image = channels, (224, 224) if large else (32, 32)
-        """channels of an image, and the size it usually has; others will do"""
+        """channels of an image, and its usual size; other sizes work too"""
         self.pre = activation == "pre"
         self.conv1 = _conv(channels, width, 7, 2) if large else _conv(channels, width, 3)
         self.bn1 = nn.BatchNorm2d(_widths(width, bottleneck, len(blocks))[-1] if self.pre else width)
@@ -108,7 +108,7 @@ class ResNet(nn.Module):
         self.halving = ["conv1", "maxpool"] * large + self.stages[1:]
         """layers that halve the image, in order"""
         for part in self.modules():
-            if isinstance(part, nn.Conv2d):  # He's variances, counted over what a convolution writes
+            if isinstance(part, nn.Conv2d):  # He initialization with fan-out
                 nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")
         for part in self.modules():
             if zero and isinstance(part, ResidualBlock):
@@ -118,7 +118,7 @@ class ResNet(nn.Module):
         return self.fc(self.features(x))
 
     def features(self, x: Tensor) -> Tensor:
-        """What the last layer reads: (B, channels of the last stage)."""
+        """Input of the last layer: (B, channels of the last stage)."""
         self._check(x)
         x = apply_convolution(self.conv1, x)
         x = self.maxpool(x if self.pre else apply_norm(self.bn1, x, self.relu))
@@ -132,11 +132,11 @@ class ResNet(nn.Module):
         if x.shape[1] != self.channels:
             raise _error(f"conv1 takes images with {self.channels} channels, not {x.shape[1]}", f"set channels={x.shape[1]}")
         # A side of n becomes ceil(n / 2), so the layer after i others is given one pixel where n <= 2^i.
-        side, most = min(x.shape[2:]), 1 << max(len(self.halving) - 1, 0)
-        if side <= most and self.halving:
+        side, largest = min(x.shape[2:]), 1 << max(len(self.halving) - 1, 0)
+        if side <= largest and self.halving:
             first = next(name for i, name in enumerate(self.halving) if side <= 1 << i)
             message = f"{first} cannot halve what is left of an image of {x.shape[2]}x{x.shape[3]}, one pixel"
-            raise _error(message, f"give images of at least {most + 1}x{most + 1}")
+            raise _error(message, f"give images of at least {largest + 1}x{largest + 1}")
 
 
 @final

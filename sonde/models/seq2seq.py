@@ -1,16 +1,16 @@
 """Encoder and decoder of recurrent mixers: c = f_enc(x_1 ... x_S), y_1 ... y_T = f_dec(c), where S and T may differ.
 
-The decoder is told the summary c of the source at every step.  Without attention that fixed vector is all it knows.  With
-attention it also looks at every encoder state s_j, weighted by how well it fits a decoder state h:
+The decoder reads the summary c of the source at every step.  Without attention that fixed vector is all it has.  With
+attention it also reads every encoder state s_j, weighted by its score with a decoder state h:
 
     score(h, s)     dot: h . s      general: h . (W s)      additive: v . tanh(W h + U s)
     a_j = softmax_j score(h, s_j),  context = sum_j a_j s_j
 
 The context is read after the recurrence, from h_t (Luong et al., Effective Approaches to Attention-based NMT, 2015), so all
-places of a known target are computed at once; or, with `feeding`, before it, from h_{t-1}, and goes into the step (Bahdanau
-et al., NMT by Jointly Learning to Align and Translate, 2014), which takes a loop over the places.
+positions of a known target are computed at once; or, with `feeding`, before it, from h_{t-1}, and goes into the step (Bahdanau
+et al., NMT by Jointly Learning to Align and Translate, 2014), which takes a loop over the positions.
 
-B batch, S source places, T target places, D width.
+B batch, S source positions, T target positions, D width.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Scoring = Literal["dot", "general", "additive"]
 
 
 @final
-class Lookup(nn.Module):
-    """Reads encoder states (B, S, D) with queries (B, T, D): their mean, weighted by a softmax of scores.
+class SourceAttention(nn.Module):
+    """Attention over encoder states (B, S, D) with queries (B, T, D): their mean, weighted by a softmax of scores.
 
     The part of a score that depends on the source alone is computed once, by `keys`.
     """
@@ -67,14 +67,14 @@ class Seq2Seq(nn.Module):
     """Tokens of one language in, logits of another out.
 
     Args:
-        vocabulary: how many target tokens there are
-        width: numbers inside
-        depth: mixers one after the other, on each side
-        mixer: what moves information along both sequences, by name, and looks at no later token; its options may follow: 'gla heads=8'
-        attention: how the decoder looks at the encoder's states; none leaves it the summary alone
-        feeding: what it found goes into the recurrence of the step, place after place, instead of being read after it
+        vocabulary: target vocabulary size
+        width: hidden size
+        depth: number of layers, on each side
+        mixer: causal mixer of both sequences, by name; its options may follow: 'gla heads=8'
+        attention: scores of the decoder's attention to the encoder's states; 'none' leaves only the summary
+        feeding: the context is an input of the recurrent step (Bahdanau) instead of being read after it (Luong)
         bidirectional: the encoder reads in both directions
-        sources: how many source tokens there are; none is one vocabulary, and one embedding, for both
+        sources: source vocabulary size; none is one vocabulary, and one embedding, for both
         dropout: dropout probability of embeddings and before the output
     """
 
@@ -101,12 +101,12 @@ class Seq2Seq(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width)
         self.source_embedding = None if sources is None else nn.Embedding(sources, width)
         self.encoder = trunk(mixer, width, depth, bidirectional, dropout)
-        self.bridge = nn.Linear(self.encoder.reach, width) if bidirectional else nn.Identity()
+        self.bridge = nn.Linear(self.encoder.out_width, width) if bidirectional else nn.Identity()
         self.condition = nn.Linear(width, width)
         self.decoder = writer(mixer, width, depth, "Seq2Seq", dropout)
-        self.lookup = None if attention == "none" else Lookup(width, attention)
+        self.attention = None if attention == "none" else SourceAttention(width, attention)
         self.feed = nn.Linear(width, width, bias=False) if feeding else None
-        self.join = None if self.lookup is None else nn.Linear(2 * width, width)
+        self.join = None if self.attention is None else nn.Linear(2 * width, width)
         self.head = nn.Linear(width, vocabulary)
 
     def forward(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -114,29 +114,29 @@ class Seq2Seq(nn.Module):
         return self._decode(x, self.begin(source, lengths))[0]
 
     def align(self, source: Tensor, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Attention weights (B, T, S): how much each place of the target looks at each place of the source."""
+        """Attention weights (B, T, S): of each target position over the source positions."""
         weights = self._decode(x, self.begin(source, lengths))[1]
         if weights is None:
             raise BadInput("a model without attention has no alignment", where="Seq2Seq", fix="set attention='dot'")
         return weights
 
     def begin(self, source: Tensor, lengths: Tensor | None = None) -> State:
-        """The state before the first token: the source, read."""
+        """Encode the source; return the state before the first token."""
         if not source.numel() or lengths is not None and int(lengths.min()) < 1:
             raise BadInput("a source is empty", where="Seq2Seq", fix="give at least one token to read")
         x = self.dropout(embed(self.source_embedding or self.embedding, source))
         y, _ = self.encoder(x, spans=spans_of(lengths, source.shape[1]))
         summary = self.bridge(pool(y, lengths, "last", self.bidirectional))
         state = {"summary": self.condition(summary)}
-        if self.lookup is not None:
+        if self.attention is not None:
             memory, whole = self.bridge(y), torch.full((len(source),), source.shape[1], device=source.device)
-            state |= {"memory": memory, "keys": self.lookup.keys(memory), "lengths": whole if lengths is None else lengths}
+            state |= {"memory": memory, "keys": self.attention.keys(memory), "lengths": whole if lengths is None else lengths}
         if self.feed is not None:
             state["query"] = summary
         return state
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """Go on from a state: tokens (B, T) -> logits (B, T, vocabulary) of the next ones, and the state after them."""
+        """Continue from a state: tokens (B, T) -> logits (B, T, vocabulary) of the next ones, and the state after them."""
         logits, _, state = self._decode(tokens, state, spans)
         return logits, state
 
@@ -149,19 +149,19 @@ class Seq2Seq(nn.Module):
         if self.feed is not None:
             return self._input_feeding(x, about, own, spans)
         h, own = self.decoder(x, own, spans=spans)
-        if self.lookup is None:
+        if self.attention is None:
             return self._logits(h), None, about | prefix_state("decoder", own)
-        context, weights = self.lookup(h, about["keys"], about["memory"], about["lengths"])
+        context, weights = self.attention(h, about["keys"], about["memory"], about["lengths"])
         return self._logits(h, context), weights, about | prefix_state("decoder", own)
 
     def _input_feeding(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
-        """Place after place: look at the source with the last state, then take a step that knows what was found."""
-        assert self.feed is not None and self.lookup is not None
+        """Position by position: attend to the source with the last state, then take a step with the context."""
+        assert self.feed is not None and self.attention is not None
         if spans is not None:
-            raise BadInput("prompts of different lengths cannot be fed place by place", where="Seq2Seq", fix="give them one by one")
+            raise BadInput("prompts of different lengths cannot be fed position by position", where="Seq2Seq", fix="give them one by one")
         query, seen = about["query"].unsqueeze(1), []
         for token in x.split(1, 1):
-            context, weights = self.lookup(query, about["keys"], about["memory"], about["lengths"])
+            context, weights = self.attention(query, about["keys"], about["memory"], about["lengths"])
             query, own = self.decoder(token + self.feed(context), own)
             seen.append((query, context, weights))
         h, context, weights = (torch.cat(part, 1) for part in zip(*seen))

@@ -8,9 +8,9 @@
     many-many            Seq2Seq    x_1 ... x_S  -> y_1 ... y_T      in seq2seq.py
 
 A model gives raw outputs (logits, or mean and log variance); the likelihood is the objective's.  `reads` names the fields
-of a batch it is called with.  `lengths` (B,) says how much of each row is no padding.
+of a batch it is called with.  `lengths` (B,) is the length of each row without padding.
 
-B batch, T time, F numbers per place, D width.
+B batch, T time, F features per position, D width.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Vec2Vec(nn.Module):
     """One vector in, one out: a single step of the mixer from its empty state.
 
     Args:
-        inputs: numbers of a vector
-        outputs: raw numbers that come out
-        width: numbers inside
-        depth: mixers one after the other
-        mixer: what moves information along a sequence, by name; its options may follow: 'gla heads=8'
+        inputs: number of features
+        outputs: number of outputs
+        width: hidden size
+        depth: number of layers
+        mixer: sequence mixer, by name; its options may follow: 'gla heads=8'
     """
 
     @checked
@@ -54,15 +54,15 @@ class Vec2Vec(nn.Module):
 
 @final
 class Vec2Seq(nn.Module):
-    """One vector in, a sequence out: a language model that is told the vector at every step.
+    """One vector in, a sequence out: a language model conditioned on the vector at every step.
 
     Args:
-        source: numbers of the vector
-        outputs: kinds of tokens, or numbers per place
+        source: number of features of the vector
+        outputs: vocabulary size, or number of features per position
         kind: 'tokens' gives logits (B, T, outputs), 'numbers' all means and then all log variances (B, T, 2 outputs)
-        width: numbers inside
-        depth: mixers one after the other
-        mixer: what carries the state from step to step, by name
+        width: hidden size
+        depth: number of layers
+        mixer: causal sequence mixer, by name
     """
 
     reads = ("source", "x")
@@ -77,7 +77,7 @@ class Vec2Seq(nn.Module):
         self.head = nn.Linear(width, outputs * (1 if kind == "tokens" else 2))
 
     def forward(self, source: Tensor, x: Tensor) -> Tensor:
-        """source (B, F) and the outputs so far, x: y moved on by one place -> raw outputs at every place."""
+        """source (B, F) and the outputs so far, x: y shifted by one position -> raw outputs at every position."""
         return self.advance(x, self.begin(source))[0]
 
     def begin(self, source: Tensor) -> State:
@@ -85,7 +85,7 @@ class Vec2Seq(nn.Module):
         return {"condition": self.condition(source)}
 
     def advance(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """Go on from a state: the last outputs x -> raw outputs for the next ones, and the state after them."""
+        """Continue from a state: the last outputs x -> raw outputs for the next ones, and the state after them."""
         if state is None:
             raise BadInput("a sequence about a vector needs the vector", where="Vec2Seq", fix="begin with model.begin(source)")
         condition = state["condition"]
@@ -108,14 +108,14 @@ class Seq2Vec(nn.Module):
     """A sequence in, one vector out: its last state or the mean of all states, through a linear map.
 
     Args:
-        inputs: kinds of tokens, or numbers per place
-        outputs: raw numbers that come out
-        kind: what stands at each place
-        width: numbers inside, for each direction
-        depth: mixers one after the other
-        mixer: what reads the sequence, by name
+        inputs: vocabulary size, or number of features per position
+        outputs: number of outputs
+        kind: input at each position: tokens or feature vectors
+        width: hidden size of each direction
+        depth: number of layers
+        mixer: sequence mixer, by name
         bidirectional: a second mixer reads from the end; the state is then twice as wide
-        pool: 'last' takes what each direction says when it has read all, 'mean' the mean over all places
+        pool: 'last' takes the final output of each direction, 'mean' the mean over all positions
         dropout: dropout probability before each mixer and before the output
     """
 
@@ -137,10 +137,10 @@ class Seq2Vec(nn.Module):
         super().__init__()
         self.pool, self.bidirectional = pool, bidirectional
         self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.out_width, outputs)
 
     def features(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """x (B, T) or (B, T, F) -> what the head reads, (B, D), or (B, 2 D) for two directions."""
+        """x (B, T) or (B, T, F) -> the input of the head, (B, D), or (B, 2 D) for two directions."""
         y, _ = self.trunk(self.dropout(enter(self.entry, x)), spans=spans_of(lengths, x.shape[1]))
         return self.dropout(pool(y, lengths, self.pool, self.bidirectional))
 
@@ -151,16 +151,16 @@ class Seq2Vec(nn.Module):
 
 @final
 class Tagger(nn.Module):
-    """A sequence in, an output for each of its places.
+    """A sequence in, an output for each of its positions.
 
     Args:
-        inputs: kinds of tokens, or numbers per place
-        outputs: raw numbers for each place
-        kind: what stands at each place
-        width: numbers inside, for each direction
-        depth: mixers one after the other
-        mixer: what reads the sequence, by name
-        bidirectional: a second mixer reads from the end, so an output may depend on later places
+        inputs: vocabulary size, or number of features per position
+        outputs: outputs per position
+        kind: input at each position: tokens or feature vectors
+        width: hidden size of each direction
+        depth: number of layers
+        mixer: sequence mixer, by name
+        bidirectional: a second mixer reads from the end, so an output may depend on later positions
         dropout: dropout probability before each mixer and before the output
     """
 
@@ -180,10 +180,10 @@ class Tagger(nn.Module):
     ) -> None:
         super().__init__()
         self.entry, self.trunk = entry(kind, inputs, width), trunk(mixer, width, depth, bidirectional, dropout)
-        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.reach, outputs)
+        self.dropout, self.head = nn.Dropout(dropout), nn.Linear(self.trunk.out_width, outputs)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """x (B, T) or (B, T, F) -> (B, T, outputs); what stands at padding means nothing."""
+        """x (B, T) or (B, T, F) -> (B, T, outputs); outputs at padding are meaningless."""
         y, _ = self.trunk(self.dropout(enter(self.entry, x)), spans=spans_of(lengths, x.shape[1]))
         return self.head(self.dropout(y))
 

@@ -1,7 +1,7 @@
-"""U-Net: down to few large channels, up again, each level joined with what the way down saw there; an answer for every pixel.
+"""U-Net: a contracting and an expanding path with skip connections at every level; an output for every pixel.
 
-Ronneberger, Fischer and Brox, U-Net, 2015.  Without padding every 3 x 3 convolution takes a border of one pixel away, so what
-the way down saw is cut to the middle before it is joined, and 572 x 572 pixels give 388 x 388 answers.
+Ronneberger, Fischer and Brox, U-Net, 2015.  Without padding every 3 x 3 convolution removes a border of one pixel, so features
+of the contracting path are cropped before they are concatenated, and 572 x 572 pixels give 388 x 388 outputs.
 
 B batch, C channels, H height, W width.
 """
@@ -25,15 +25,15 @@ LOST = 4
 
 @final
 class UNet(nn.Module):
-    """An answer for every pixel of an image (B, C, H, W), as (B, H, W, classes).
+    """Outputs for every pixel of an image (B, C, H, W), as (B, H, W, classes).
 
     Args:
         channels: of the image
-        classes: numbers at the output for each pixel
+        classes: number of outputs for each pixel
         width: channels of the first level; each level below has twice as many
         depth: how often the image is halved
-        padded: zeros around each level, so that there are as many answers as pixels; otherwise only pixels whose whole
-            surroundings are inside the image get one
+        padded: zero padding, so that there is an output for each pixel; otherwise only for pixels whose receptive field
+            is inside the image
         norm: normalize over the batch after each convolution
     """
 
@@ -56,7 +56,7 @@ class UNet(nn.Module):
         self.join = nn.ModuleList(_pair(2 * each, each, padded, norm) for each in widths[:-1])
         self.output = nn.Conv2d(width, classes, 1)
         for part in self.modules():
-            if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)):  # half of what ReLU sees is cut off, so twice the variance
+            if isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)):  # He initialization: ReLU removes half of the variance
                 nn.init.kaiming_normal_(part.weight, mode="fan_in", nonlinearity="relu")
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
@@ -75,19 +75,19 @@ class UNet(nn.Module):
         return self.output(x).permute(0, 2, 3, 1)
 
     def output_size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Height and width of the answers to an image of this height and width."""
+        """Height and width of the output for an image of this height and width."""
         step, lost = 2**self.depth, self.border
-        least = step if self.padded else min(step, 4)  # without padding there are 4 answers more than a multiple of 2^depth
+        smallest = step if self.padded else min(step, 4)  # without padding the output has 4 pixels more than a multiple of 2^depth
         for side in size:
-            if side < lost + least or (side - lost - least) % step:
-                near = lost + least + max((side - lost - least) // step, 0) * step
+            if side < lost + smallest or (side - lost - smallest) % step:
+                near = lost + smallest + max((side - lost - smallest) // step, 0) * step
                 message = f"{self._stuck(side)} of a U-Net of depth {self.depth}{'' if self.padded else ' without padding'}"
                 message = f"images of {_size(size)} do not pass {message}"
-                raise _error(message, f"use sides of {near} or {near + step} pixels, that is {lost + least} + {step} k")
+                raise _error(message, f"use sides of {near} or {near + step} pixels, that is {lost + smallest} + {step} k")
         return size[0] - lost, size[1] - lost
 
     def _stuck(self, side: int) -> str:
-        """The first layer that such a side does not pass; one that passes the way down is used up on the way up."""
+        """The first layer that fails for a side; one that passes the contracting path is used up in the expanding one."""
         for level in range(self.depth + 1):
             side -= 0 if self.padded else LOST
             if side < 1:
@@ -103,7 +103,7 @@ class UNet(nn.Module):
 
     @property
     def border(self) -> int:
-        """Pixels of a side that get no answer: 4 at the bottom, and each level above doubles them and takes 4 before and 4 after."""
+        """Pixels of a side without output: 4 at the bottom, and each level above doubles them and takes 4 before and 4 after."""
         return 0 if self.padded else 2 * LOST * (2**self.depth - 1) + LOST * 2**self.depth
 
     def _check(self, x: Tensor) -> None:
@@ -115,13 +115,13 @@ class UNet(nn.Module):
 
 
 def central(x: Tensor, size: tuple[int, int]) -> Tensor:
-    """The middle of the last two axes: of features that are joined, or of a mask (B, H, W) where only the middle gets answers."""
+    """The middle of the last two axes: of features to concatenate, or of a mask (B, H, W) where only the middle has outputs."""
     top, left = ((have - want) // 2 for have, want in zip(x.shape[-2:], size))
     return x[..., top : top + size[0], left : left + size[1]]
 
 
 def _pair(before: int, after: int, padded: bool, norm: bool) -> nn.Sequential:
-    """Two convolutions with ReLU; a norm's own shift takes the place of their biases."""
+    """Two convolutions with ReLU; a norm's own shift takes over the role of their biases."""
     parts: OrderedDict[str, nn.Module] = OrderedDict()
     for i, channels in enumerate((before, after), 1):
         parts[f"conv{i}"] = nn.Conv2d(channels, after, 3, padding=int(padded), bias=not norm)

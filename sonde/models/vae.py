@@ -1,10 +1,10 @@
-"""Variational auto-encoder: a code is a distribution, and a new example is drawn by drawing a code.
+"""Variational auto-encoder: the code is a distribution, and new examples are decoded from codes of the prior.
 
     prior p(h) = N(0, I)     q(h; x) = N(mean(x), diag(exp(log_variance(x))))     p(x; h) of Bernoulli pixels or Gaussian values
 
 Kingma and Welling, Auto-Encoding Variational Bayes, 2014.  It is trained by `objectives.elbo`.
 
-K numbers of a code.
+K dimension of the code.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .autoencoder import conv_decoder, conv_encoder, dense_decoder, dense_encode
 
 @final
 class VAE(nn.Module):
-    """A network to the 2 K numbers of q(h; x), and one from a code to the raw output of p(x; h).
+    """An encoder to the 2 K parameters of q(h; x), and a decoder from a code to the raw output of p(x; h).
 
     Args:
         encoder: module from x to (B, 2 K): all means, then all log-variances
         decoder: module from a code (B, K) to logits of Bernoulli pixels or means of Gaussian values, shaped like x
         code: K
-        variance: of the Gaussian values; none makes the output Bernoulli pixels
+        variance: of the Gaussian values; None is Bernoulli pixels
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, code: int, variance: float | None = None) -> None:
@@ -51,11 +51,11 @@ class VAE(nn.Module):
         return self.decoder(h)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The raw output for the mean code of x, without anything random."""
+        """The raw output for the mean code of x; deterministic."""
         return self.decode(self.encode(x)[0])
 
     def mean(self, h: Tensor) -> Tensor:
-        """The mean of p(x; h): chances of pixels, or values."""
+        """The mean of p(x; h): probabilities of pixels, or values."""
         output = self.decode(h)
         return torch.sigmoid(output) if self.variance is None else output
 
@@ -78,9 +78,9 @@ def dense(shape: Sequence[int], hidden: Sequence[int] = (256,), code: int = 8, v
 
     Args:
         shape: of one example
-        hidden: widths of the layers between an example and its code; the decoder has the same the other way round
-        code: numbers of a code
-        variance: of Gaussian values; none makes them Bernoulli pixels
+        hidden: widths of the hidden layers of the encoder; the decoder mirrors them
+        code: dimension of the code
+        variance: of Gaussian values; None is Bernoulli pixels
     """
     return VAE(dense_encoder(shape, (*hidden, 2 * code)), dense_decoder(shape, (*hidden, code)), code, variance)
 
@@ -91,8 +91,8 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (32, 64), code
     Args:
         image: channels, height and width
         channels: of each convolution
-        code: numbers of a code
-        variance: of Gaussian values; none makes them Bernoulli pixels
+        code: dimension of the code
+        variance: of Gaussian values; None is Bernoulli pixels
     """
     return VAE(conv_encoder(image, channels, 2 * code), conv_decoder(image, channels, code), code, variance)
 

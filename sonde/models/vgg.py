@@ -1,6 +1,6 @@
-"""VGG networks [simonyan2015]: convolutions of side 3, halved by pooling, and three wide dense layers that hold most weights.
+"""VGG networks [simonyan2015]: convolutions of side 3, halved by pooling, and three wide dense layers that hold most parameters.
 
-    VGG(19)      143,667,240 numbers, 86 % of them in the dense layers
+    VGG(19)      143,667,240 parameters, 86 % of them in the dense layers
 
 Parameters have the names of torchvision: features.0, features.2, ..., classifier.0, classifier.3, classifier.6.
 
@@ -32,7 +32,7 @@ class VGG(nn.Module):
 
     Args:
         depth: layers with weights
-        classes: numbers at the output
+        classes: number of outputs
         channels: of the image
         hidden: width of the two dense layers before the output
         norm: normalize over the batch after each convolution
@@ -51,7 +51,7 @@ class VGG(nn.Module):
     ) -> None:
         super().__init__()
         self.channels, self.image = channels, (224, 224)
-        """channels of an image, and the size it usually has; others will do"""
+        """channels of an image, and its usual size; other sizes work too"""
         self.features = nn.Sequential()
         into = channels
         for count, width in zip(DEPTHS[depth], WIDTHS, strict=True):

@@ -1,4 +1,4 @@
-"""Vision transformer: an image cut into patches, each patch a token, an encoder that sees all of them, one answer.
+"""Vision transformer: the patches of an image are the tokens of an encoder; one output per image.
 
 Dosovitskiy and others, An Image is Worth 16x16 Words, 2021.  The learned linear map of a patch is a convolution whose window
 is the patch and whose stride is its side.
@@ -26,7 +26,7 @@ STYLE = Style("layer", eps=1e-6, activation="gelu", bias=True, scaled=False)
 
 
 def patchify(x: Tensor, patch: int) -> Tensor:
-    """Images (B, C, H, W) -> (B, N, C P P): patches row by row, of each its channels, of each channel its rows."""
+    """Images (B, C, H, W) -> (B, N, C P P): patches row by row, each flattened channel by channel."""
     if x.ndim != 4 or x.shape[2] % patch or x.shape[3] % patch:
         raise _error(f"images {tuple(x.shape)} do not fall into patches of {patch}x{patch}", f"use sides that are multiples of {patch}")
     B, C, H, W = x.shape
@@ -53,11 +53,11 @@ class ViT(nn.Module):
         width: model dimension
         depth: blocks
         heads: of the attention in each block
-        classes: numbers at the output
+        classes: number of outputs
         channels: of the image
         ffn: hidden width of each block's network as a multiple of the width
-        pool: what the answer is made of: a token of its own that goes in before the patches, or the mean of the patches
-        positions: how tokens are told their places
+        pool: read the output from a class token before the patches, or from the mean of the patches
+        positions: position codes added to tokens
         dropout: dropout probability
         style: norms and activation: a name such as gpt2, or a Style
     """
@@ -86,8 +86,8 @@ class ViT(nn.Module):
         self.image, self.patch, self.channels, self.width, self.pool = (image[0], image[1]), patch, channels, width, pool
         self.style = style_of(style)
         self.patches = nn.Conv2d(channels, width, patch, stride=patch)
-        self.token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
-        # Patches become numbers near 1; beside those, places that begin much smaller are seen late, above all by small models.
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
+        # Patch embeddings have a standard deviation near 1; position codes that start much smaller are learned late.
         self.positions = Positions(positions, width, self.tokens, std=0.3)
         self.dropout = nn.Dropout(dropout)
         mixers = [mixer_of(f"attention heads={heads}", width, causal=False, positions="none", bias=True) for _ in range(depth)]
@@ -100,28 +100,28 @@ class ViT(nn.Module):
 
     @property
     def tokens(self) -> int:
-        """How many go through the encoder."""
+        """Number of tokens in the encoder."""
         return self.image[0] * self.image[1] // self.patch**2 + (self.pool == "token")
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, H, W) -> logits (B, classes)."""
-        return self.head(self.pooled(self.features(x)))
+        return self.head(self.pool_features(self.features(x)))
 
     def features(self, x: Tensor) -> Tensor:
-        """x (B, C, H, W) -> what the encoder makes of each token (B, N, D), or (B, 1 + N, D) with a token for the answer."""
+        """x (B, C, H, W) -> encoder outputs (B, N, D), or (B, 1 + N, D) with a class token."""
         return self.stack(self.embed(x))[0]
 
     def embed(self, x: Tensor) -> Tensor:
-        """x (B, C, H, W) -> tokens with their places, which the encoder reads."""
+        """x (B, C, H, W) -> tokens with their positions, which the encoder reads."""
         self._check(x)
         tokens = self.patches(x).flatten(2).mT
-        if self.token is not None:
-            tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1)
+        if self.class_token is not None:
+            tokens = torch.cat([self.class_token.expand(len(x), -1, -1), tokens], 1)
         return self.dropout(self.positions(tokens)[0])
 
-    def pooled(self, features: Tensor) -> Tensor:
+    def pool_features(self, features: Tensor) -> Tensor:
         """(B, N, D) -> (B, D)."""
-        return features.mean(1) if self.token is None else features[:, 0]
+        return features.mean(1) if self.class_token is None else features[:, 0]
 
     def _check(self, x: Tensor) -> None:
         if x.ndim != 4:

@@ -1,10 +1,9 @@
-"""A forward pass written down as a list of torch's own operations, joined where one call can do several, and run again.
+"""A forward pass recorded as a list of aten operations, fused where one call can do several, and replayed.
 
     y = relu(conv(x) + z)         three passes over memory in eager torch, one here
 
-A list belongs to one size of input: sizes that Python code computed stand in it as numbers.  Joined are convolutions of
-images with a bias, a sum and a ReLU, by our kernel where it is faster and else by oneDNN, with weights laid out once as the
-kernel for that size wants them.
+A list is valid for one input size: sizes that Python code computed are constants in it.  Convolutions of images are fused
+with a bias, a sum and a ReLU, by our kernel where it is faster and else by oneDNN, with weights prepacked for that size.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ SUM = (aten.add.Tensor, aten.add_.Tensor)
 
 @dataclass(frozen=True)
 class ValueSlot:
-    """Where a value of the pass stands, by number."""
+    """A reference to a recorded value, by its index."""
 
     number: int
 
 
 @dataclass
 class RecordedOperation:
-    """One call; values of the pass stand in its arguments as places."""
+    """One recorded call; recorded values are ValueSlots in its arguments."""
 
     call: Callable[..., Any]
     args: list[Any]
     named: dict[str, Any]
     out: list[int]
-    """places of its results; -1 for what is no tensor"""
+    """slots of its results; -1 for what is not a tensor"""
     plain: bool = False
     """its result is one tensor, not several"""
 
@@ -47,27 +46,27 @@ class RecordedOperation:
         return [one.number for one in _flat([self.args, list(self.named.values())]) if isinstance(one, ValueSlot)]
 
     def writes(self) -> bool:
-        """Does it change what it is given?"""
+        """Whether it changes its input in place."""
         schema = getattr(self.call, "_schema", None)
         return schema is not None and schema.is_mutable
 
 
 @final
 class Tape(TorchDispatchMode):
-    """Writes down every operation while it is entered; `given` is the input, place 0."""
+    """Records every operation inside its `with`; the example is slot 0."""
 
     def __init__(self, example: Tensor) -> None:
         super().__init__()
         self.steps: list[RecordedOperation] = []
         self.values = [example]
-        """the tensor of each place, held so that no other gets its identity"""
-        self.places = {id(example): 0}
+        """the tensor of each slot, kept alive so that its id stays unique"""
+        self.slots = {id(example): 0}
         self.fixed = True
-        """no Python number was made of values, so the same steps serve other values"""
+        """no Python number depends on values, so the recording is valid for other values"""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = [self._place(one) for one in args], {name: self._place(one) for name, one in kwargs.items()}
+        known = [self._slot(one) for one in args], {name: self._slot(one) for name, one in kwargs.items()}
         result = func(*args, **kwargs)
         results = list(result) if isinstance(result, (tuple, list)) else [result]
         step = RecordedOperation(func, *known, out=[self._new(one) for one in results], plain=isinstance(result, Tensor))
@@ -78,40 +77,40 @@ class Tape(TorchDispatchMode):
     def readers(self, number: int) -> list[RecordedOperation]:
         return [step for step in self.steps if number in step.reads()]
 
-    def _place(self, value: Any) -> Any:
+    def _slot(self, value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [self._place(one) for one in value]
-        number = self.places.get(id(value)) if isinstance(value, Tensor) else None
+            return [self._slot(one) for one in value]
+        number = self.slots.get(id(value)) if isinstance(value, Tensor) else None
         return value if number is None else ValueSlot(number)
 
     def _new(self, value: Any) -> int:
         if not isinstance(value, Tensor):
             return -1
-        if id(value) not in self.places:  # a step that works in place gives back what it was given
-            self.places[id(value)] = len(self.values)
+        if id(value) not in self.slots:  # an in-place operation returns its input
+            self.slots[id(value)] = len(self.values)
             self.values.append(value)
-        return self.places[id(value)]
+        return self.slots[id(value)]
 
 
 @final
 class RecordedProgram:
-    """The steps of a tape, joined; called with an input of the same size it gives the output."""
+    """The fused operations of a tape; call it with an input of the same size."""
 
     def __init__(self, tape: Tape, output: Tensor) -> None:
-        self.output = tape.places[id(output)]
+        self.output = tape.slots[id(output)]
         joined = _Joiner(tape, self.output)
         self.joined = joined.count
-        """convolutions that were joined with their bias and what follows them"""
+        """number of fused convolutions"""
         last: dict[int, int] = {}
         for i, step in enumerate(joined.steps):
             last |= dict.fromkeys([*step.reads(), *step.out], i)
         for kept in (self.output, -1):
             last.pop(kept, None)
         self.steps = [(step, [n for n, end in last.items() if end == i]) for i, step in enumerate(joined.steps)]
-        self.places = len(tape.values)
+        self.slots = len(tape.values)
 
     def __call__(self, x: Tensor) -> Tensor:
-        held: list[Tensor | None] = [None] * self.places
+        held: list[Tensor | None] = [None] * self.slots
         held[0] = x
 
         def fill(value: Any) -> Any:
@@ -124,7 +123,7 @@ class RecordedProgram:
             for number, one in zip(step.out, [result] if step.plain else result, strict=True):
                 if number >= 0:
                     held[number] = one
-            for number in ended:  # memory is free again as early as it would be in the layers
+            for number in ended:  # frees memory as early as the layers would
                 held[number] = None
         output = held[self.output]
         assert output is not None
@@ -132,7 +131,7 @@ class RecordedProgram:
 
 
 class _Joiner:
-    """The steps of a tape with convolutions joined to a sum and a ReLU that follow them."""
+    """Fuses convolutions of a tape with a sum and a ReLU that follow them."""
 
     def __init__(self, tape: Tape, output: int) -> None:
         self.tape, self.output, self.count = tape, output, 0
@@ -143,7 +142,7 @@ class _Joiner:
                 self.count += 1
 
     def _joinable(self, step: RecordedOperation) -> bool:
-        """A convolution of images whose weights are no values of the pass."""
+        """Whether it is a convolution of images with constant weights."""
         if step.call is not aten.convolution.default:
             return False
         x, weight, bias, transposed = step.args[0], step.args[1], step.args[2], step.args[6]
@@ -169,7 +168,7 @@ class _Joiner:
     def _one_call(
         self, x: ValueSlot, other: ValueSlot | None, weight: Tensor, bias: Tensor | None, sizes: list[Any], relu: bool
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """What does a convolution with the sum and the ReLU behind it, and its arguments."""
+        """The fused operation for a convolution with the sum and the ReLU after it, and its arguments."""
         value = self.tape.values[x.number]
         if sizes == [[1, 1], [1, 1], [1, 1], 1] and can_run(value, weight, bias):
             return PreparedConvolution(weight, bias, relu), [x] if other is None else [x, other]
@@ -180,17 +179,17 @@ class _Joiner:
         return torch.ops.mkldnn._convolution_pointwise.binary, args
 
     def _next(self, at: int, number: int, calls: tuple[Any, ...]) -> int | None:
-        """The step that reads a value first, if it is one of these and nobody else sees the value as it was before."""
+        """The operation that reads a value first, if it is one of `calls` and nothing else reads the old value."""
         after = [i for i in range(at + 1, len(self.steps)) if number in self.steps[i].reads()]
         if not after or self.steps[after[0]].call not in calls:
             return None
         step = self.steps[after[0]]
-        # In place: all later ones read the result anyway.
+        # In place: all later operations read the result anyway.
         alone = step.args[0] == ValueSlot(number) if step.writes() else len(after) == 1 and number != self.output
         return after[0] if alone else None
 
     def _can_wait(self, conv: RecordedOperation, index: int) -> bool:
-        """May the convolution wait for the sum?"""
+        """Whether the convolution can be computed as late as the sum."""
         step, values = self.steps[index], self.tape.values
         a, b = step.args[:2]
         if step.named.get("alpha", 1) != 1 or a == b or not (isinstance(a, ValueSlot) and isinstance(b, ValueSlot)):

@@ -1,9 +1,9 @@
-"""Activations by name, each with its formula, the interval its values fill, and its derivative.
+"""Activations by name, each with its formula, its range and its derivative.
 
 An activation is a function here; its keyword arguments are its settings, its first docstring line is its formula:
 
     activation("leaky_relu", slope=0.2)      a new module
-    about("gelu")                            what is known about it
+    describe("gelu")                         with range and derivative
     register(my_function)                    adds one of your own, found by its name like the others
 
 `measure` confirms interval and derivative by computing both, so what a table shows was measured.
@@ -30,7 +30,7 @@ INF = math.inf
 
 @final
 class Interval(NamedTuple):
-    """Where values lie: '(' and ')' are ends that are only approached, '[' and ']' ends that are reached, '{}' two values."""
+    """An interval: '(' and ')' are open ends, '[' and ']' closed ends, '{}' two values."""
 
     low: float = -INF
     high: float = INF
@@ -43,7 +43,7 @@ class Interval(NamedTuple):
 @final
 @dataclass(frozen=True)
 class Activation:
-    """A module with what is known about it."""
+    """A module with its range and derivative."""
 
     module: nn.Module
     range: Interval = Interval()
@@ -79,7 +79,7 @@ def formula(name: str) -> str:
 
 
 def register(make: Callable[..., nn.Module | Activation]) -> Callable[..., nn.Module | Activation]:
-    """Add an activation under the name of the function that makes it; it returns a module, or an Activation that says more."""
+    """Add an activation under the name of the function that makes it; it returns a module, or an Activation with range and derivative."""
     name = getattr(make, "__name__", "")
     if not name.isidentifier():
         raise BadInput("an activation is registered under the name of a function", where="register", fix="write def my_name(): ...")
@@ -140,7 +140,7 @@ def leaky_relu(slope: Annotated[float, Range(0, 1)] = 0.01) -> Activation:
 
 def softplus() -> Activation:
     """log(1 + e^a)."""
-    # torch goes over to a itself above a threshold; at its usual 20 that is an error of 2e-9, at 50 it is none.
+    # torch returns a itself above a threshold: an error of 2e-9 at the default of 20, none at 50.
     return Activation(nn.Softplus(threshold=50), Interval(0, INF), "sigmoid(a)", torch.sigmoid)
 
 
@@ -148,7 +148,7 @@ def elu(alpha: Annotated[float, Range(above=0)] = 1.0) -> Activation:
     """max(a, 0) + min(alpha (e^a - 1), 0).
 
     Args:
-        alpha: how far below 0 it goes
+        alpha: -alpha is the lower limit
     """
     return Activation(nn.ELU(alpha), Interval(-alpha, INF), "1 if a > 0 else g + alpha", lambda a: torch.where(a > 0, 1.0, alpha * a.exp()))
 
@@ -162,7 +162,7 @@ def silu() -> Activation:
 def gelu() -> Activation:
     """a Phi(a), Phi the normal distribution."""
     lowest = Interval(-0.16997120747990366, INF, "[)")
-    return Activation(nn.GELU(), lowest, "Phi(a) + a phi(a)", lambda a: torch.special.ndtr(a) + a * _bell(a))
+    return Activation(nn.GELU(), lowest, "Phi(a) + a phi(a)", lambda a: torch.special.ndtr(a) + a * _gaussian_density(a))
 
 
 def gelu_tanh() -> Activation:
@@ -205,12 +205,12 @@ class _Sine(nn.Module):
         return torch.sin(self.frequency * a)
 
 
-def _bell(a: Tensor) -> Tensor:
+def _gaussian_density(a: Tensor) -> Tensor:
     return torch.exp(-(a**2) / 2) / math.sqrt(2 * math.pi)
 
 
 class MeasuredActivation(NamedTuple):
-    """What computing an activation over a wide grid gave."""
+    """Measured range and derivative of an activation."""
 
     low: float
     high: float
@@ -223,9 +223,9 @@ class MeasuredActivation(NamedTuple):
 def measure(known: Activation, reach: float = 16.0, steps: int = 3201) -> MeasuredActivation:
     """Values and derivative of an activation on an even grid over [-reach, reach], in float64.
 
-    One that looks at several numbers is measured on (a, 0), where softmax is the sigmoid.
+    One that is not elementwise is measured on (a, 0), where softmax is the sigmoid.
     """
-    # At most 18: beyond it 1 - tanh rounds to 0, and an end that is approached looks like one that is reached.
+    # At most 18: beyond it 1 - tanh rounds to 0, and an open end looks closed.
     a = torch.linspace(-reach, reach, steps, dtype=torch.float64)
     x = a if known.elementwise else torch.stack([a, torch.zeros_like(a)], 1)
     module = known.module.double()

@@ -1,11 +1,11 @@
-"""Small parts that learn while the model they are put into stays as it is.
+"""Parameter-efficient fine-tuning: small trainable modules inside a frozen model.
 
     bottleneck  y = f(x);  y + W2 gelu(W1 y)          d -> m -> d, Houlsby and others 2019
     LoRA        y = W x + (alpha / r) B A x            A (r, in) random, B (out, r) zero, Hu and others 2022
-    prompt      p learned vectors in front of the tokens, Lester and others 2021
+    prompt      p learned vectors before the tokens, Lester and others 2021
 
-The first two begin by changing nothing: W2 and B are zero.  `add_bottlenecks` and `add_lora` change a model in place, freeze the rest
-and return the names of what learns; the new parts stand in its state_dict like any other.
+The first two start as the identity: W2 and B are zero.  `add_bottlenecks` and `add_lora` change a model in place, freeze the rest
+and return the names of the trainable parameters; the new modules are in its state_dict like any other.
 
 B batch, T time, D width, P vectors of a prompt.
 """
@@ -25,16 +25,16 @@ from ..core.options import Count, checked
 from .spans import Spans, State
 
 ENDS = ("*mixer.out", "*ffn.down")
-"""the linear maps at which the branches of a block end"""
+"""the last linear layers of the branches of a block"""
 
 
 @final
 class Bottleneck(nn.Module):
-    """A linear map, and behind it a narrow network whose output is added: 2 d m + m + d numbers to learn.
+    """A linear layer followed by a residual bottleneck: 2 d m + m + d parameters.
 
     Args:
-        base: the map as it was
-        middle: width of the narrow part
+        base: the original layer
+        middle: width of the bottleneck
     """
 
     @checked
@@ -54,23 +54,23 @@ class Bottleneck(nn.Module):
 
 @final
 class Lora(nn.Module):
-    """A linear map whose matrix learns a change of low rank.  `weight` and `bias` are those of the map as it now acts.
+    """A linear layer with a trainable low-rank update.  `weight` and `bias` are the effective ones.
 
     Args:
-        base: the map as it was
-        rank: of the change
-        alpha: the change is multiplied by alpha / rank; none is 1
+        base: the original layer
+        rank: rank of the update
+        alpha: the update is multiplied by alpha / rank; None is a factor of 1
     """
 
     @checked
     def __init__(self, base: nn.Linear, rank: Count = 8, alpha: float | None = None) -> None:
         super().__init__()
-        most = min(base.in_features, base.out_features)
-        if rank > most:
+        max_rank = min(base.in_features, base.out_features)
+        if rank > max_rank:
             raise BadInput(
                 f"LoRA rank {rank} is larger than a weight of shape {tuple(base.weight.shape)} allows",
                 where="Lora",
-                fix=f"use a rank of {most} or less",
+                fix=f"use a rank of {max_rank} or less",
             )
         self.base, self.scale = base, 1.0 if alpha is None else alpha / rank
         self.a = nn.Parameter(torch.randn_like(base.weight[:rank]) * base.in_features**-0.5)
@@ -89,20 +89,20 @@ class Lora(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> nn.Linear:
-        """One plain map that does the same; it remembers what it was made of, for `unmerge`."""
+        """An equivalent nn.Linear; it keeps a reference to this module for `unmerge`."""
         plain = nn.Linear(self.base.in_features, self.base.out_features, self.base.bias is not None, device="meta")
         plain.weight = nn.Parameter(self.weight, requires_grad=False)
         plain.bias = self.base.bias
-        plain.__dict__["unmerged"] = self  # not as a part of the model, which it no longer is
+        plain.__dict__["unmerged"] = self  # not registered as a submodule
         return plain
 
 
 def freeze(model: nn.Module, *patterns: str, but: tuple[str, ...] = ()) -> list[str]:
-    """Stop parameters whose names match from learning, all without a pattern; return the names of those that still learn.
+    """Freeze parameters whose names match, all without a pattern; return the names of the trainable ones.
 
     Args:
         patterns: 'embedding.*', 'stack.blocks.[01].*'; one that matches nothing is an error
-        but: patterns of parameters that learn all the same
+        but: patterns of parameters that stay trainable
     """
     names = [name for name, _ in model.named_parameters()]
     for pattern in (*patterns, *but):
@@ -111,40 +111,40 @@ def freeze(model: nn.Module, *patterns: str, but: tuple[str, ...] = ()) -> list[
     for name, parameter in model.named_parameters():
         if not patterns or _matches_any(name, patterns):
             parameter.requires_grad_(_matches_any(name, but))
-    return learning(model)
+    return trainable_names(model)
 
 
-def learning(model: nn.Module) -> list[str]:
-    """Names of the parameters that learn."""
+def trainable_names(model: nn.Module) -> list[str]:
+    """Names of the trainable parameters."""
     return [name for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
 def add_bottlenecks(model: nn.Module, middle: int = 16, *patterns: str) -> list[str]:
-    """Put a bottleneck behind linear maps whose names match, by default at the end of every branch; all else is frozen."""
+    """Add a bottleneck after linear layers whose names match, by default at the end of every branch; freeze the rest."""
     layers = list(_linear(model, patterns or ENDS))
     freeze(model)
     for path, linear in layers:
         _replace_module(model, path, Bottleneck(linear, middle))
-    return learning(model)
+    return trainable_names(model)
 
 
 def add_lora(model: nn.Module, rank: int = 8, *patterns: str, alpha: float | None = None) -> list[str]:
-    """Let linear maps whose names match, by default all those of mixers, learn a change of low rank; all else is frozen."""
+    """Add LoRA to linear layers whose names match, by default all those of mixers; freeze the rest."""
     adapters = [(path, Lora(linear, rank, alpha)) for path, linear in _linear(model, patterns or ("*mixer.*",))]
     freeze(model)
     for path, lora in adapters:
         _replace_module(model, path, lora)
-    return learning(model)
+    return trainable_names(model)
 
 
 def merge(model: nn.Module) -> None:
-    """Turn every LoRA into one plain map, so that the model has its old names, size and speed."""
-    for path, part in reversed(_parts(model, Lora)):  # what lies inside another one first
+    """Merge every LoRA into a plain linear layer, so that the model has its old names, size and speed."""
+    for path, part in reversed(_parts(model, Lora)):  # inner ones first
         _replace_module(model, path, part.merge())
 
 
 def unmerge(model: nn.Module) -> None:
-    """Take every merge back: all matrices are bit for bit what they were before it."""
+    """Undo every merge: all matrices are bit for bit what they were before."""
     layers = [(path, part) for path, part in _parts(model, nn.Linear) if hasattr(part, "unmerged")]
     if not layers:
         raise BadInput("nothing in this model was merged", where="unmerge", fix="merge first; a copy made from a state_dict cannot go back")
@@ -154,12 +154,12 @@ def unmerge(model: nn.Module) -> None:
 
 @final
 class Prompted(nn.Module):
-    """A frozen model that always reads some learned vectors before the tokens; outputs are those of the tokens alone.
+    """Prompt tuning: a frozen model with learned vectors before the tokens; outputs are those of the tokens alone.
 
     Args:
         body: with `embed`, `through` and `logits`, such as LanguageModel or Bert
-        length: vectors of the prompt; they take up places, where the body has a largest number of these
-        tokens: numbers of tokens whose vectors the prompt begins with; none is vectors at random, as large as those of tokens
+        length: vectors of the prompt; they use up positions where the body has a maximum
+        tokens: token ids whose embeddings initialize the prompt; None takes random tokens
     """
 
     @checked
@@ -176,12 +176,12 @@ class Prompted(nn.Module):
         return self.body.logits(self.features(tokens, spans=spans)[0])
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """The same, going on from the state that a call before this one returned."""
+        """The same, continuing from the state that an earlier call returned."""
         x, state = self.features(tokens, state, spans=spans)
         return self.body.logits(x), state
 
     def features(self, tokens: Tensor, state: State | None = None, *, spans: Spans | None = None, **more: Any) -> tuple[Tensor, State]:
-        """tokens (B, T) -> (B, T, D), and the state after them; a state has read the prompt already."""
+        """tokens (B, T) -> (B, T, D), and the state after them; a state already contains the prompt."""
         x = self.body.embed(tokens)
         if state is not None:
             return self.body.through(x, state, spans=spans, **more)
@@ -192,7 +192,7 @@ class Prompted(nn.Module):
         return y[:, P:], state
 
     def _extend_spans(self, spans: Spans) -> Spans:
-        """Rows that are as much longer as the prompt."""
+        """Spans that include the prompt."""
         if bool((spans.start != 0).any()) or len(spans) != spans.rows:
             raise BadInput("prompt tuning does not support packed rows", where="Prompted", fix="give one text per row")
         return Spans(spans.row, spans.start, spans.stop + len(self.prompt), spans.rows)
@@ -207,21 +207,21 @@ def _parts(model: nn.Module, kind: type | tuple[type, ...]) -> list[tuple[str, A
 
 
 def _linear(model: nn.Module, patterns: tuple[str, ...]) -> Iterator[tuple[str, nn.Linear]]:
-    """Linear maps whose names match, each once; a pattern without any is an error, and so is a map that has an adapter."""
-    there, taken = _parts(model, nn.Linear), [path for path, _ in _parts(model, (Bottleneck, Lora))]
-    for path in (*taken, *(path for path, _ in there)):
-        for adapter in taken:
+    """Linear layers whose names match, each once; a pattern without a match is an error, and so is a layer with an adapter."""
+    layers, adapted = _parts(model, nn.Linear), [path for path, _ in _parts(model, (Bottleneck, Lora))]
+    for path in (*adapted, *(path for path, _ in layers)):
+        for adapter in adapted:
             if _matches_any(path, patterns) and f"{path}.".startswith(f"{adapter}."):
                 fix = "merge what is LoRA, or name other maps"
                 raise BadInput(f"'{adapter}' has an adapter already", where=type(model).__name__, fix=fix)
     for pattern in patterns:
-        if not any(fnmatchcase(path, pattern) for path, _ in there):
+        if not any(fnmatchcase(path, pattern) for path, _ in layers):
             raise BadInput(
                 f"no nn.Linear has a name that matches '{pattern}'",
                 where=type(model).__name__,
-                fix=nearest(pattern, [path for path, _ in there]),
+                fix=nearest(pattern, [path for path, _ in layers]),
             )
-    yield from ((path, linear) for path, linear in there if _matches_any(path, patterns))
+    yield from ((path, linear) for path, linear in layers if _matches_any(path, patterns))
 
 
 def _replace_module(model: nn.Module, path: str, part: nn.Module) -> None:

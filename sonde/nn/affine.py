@@ -1,4 +1,4 @@
-"""A fixed straight line after a network, so that it works on standard numbers and answers in the user's own units."""
+"""A fixed affine map after a network, so that it is trained on standardized targets and predicts in the user's units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @final
 class Affine(nn.Module):
-    """y = shift + scale * x with numbers that are not trained."""
+    """y = shift + scale * x; both are buffers, not trained."""
 
     shift: Tensor
     scale: Tensor

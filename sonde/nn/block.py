@@ -1,4 +1,4 @@
-"""Residual block: a mixer moves information along the sequence, a small network works on each token.
+"""Residual block: a sequence mixer, optional cross-attention, and a feed-forward network for each token.
 
     x = x + mixer(norm(x))                  or, norms after the sums as first published,   x = norm(x + mixer(x))
     x = x + cross(norm(x), context)                                                        x = norm(x + cross(x, context))
@@ -43,23 +43,23 @@ GATED = ("swiglu", "geglu")
 @final
 @dataclass(frozen=True)
 class Style:
-    """In what published transformers differ besides their sizes."""
+    """Choices in which published transformers differ besides their sizes."""
 
     norm: Literal["rms", "layer"] = "rms"
     eps: float = 1e-5
     """added to the variance before its root"""
     post: bool = False
-    """norms stand after each sum; otherwise before each branch, and one more at the end"""
+    """post-norm: norms after each sum; otherwise pre-norm, with one more norm at the end"""
     activation: FeedForwardActivation = "swiglu"
     bias: bool = False
-    """linear maps of the network for each token add a number to each output"""
+    """biases in the feed-forward network"""
     scaled: bool = True
-    """embeddings are multiplied by the root of the width, so that tokens begin with numbers near 1"""
+    """embeddings are multiplied by the root of the width, so that they start with a standard deviation near 1"""
     shrunk: bool = False
     """logits of tied embeddings are divided by the root of the width"""
 
     def shrink(self, width: int, tied: bool) -> float:
-        """What logits are multiplied by."""
+        """Factor of the logits."""
         return width**-0.5 if self.shrunk and tied else 1.0
 
     def make_norm(self, width: int) -> nn.Module:
@@ -87,13 +87,13 @@ def style_of(style: str | Style) -> Style:
 
 @final
 class FeedForward(nn.Module):
-    """Each token through one hidden layer: W2 f(W1 x), or with a gate W2 (f(W3 x) * (W1 x)) (Shazeer, GLU Variants, 2020).
+    """A feed-forward network: W2 f(W1 x), or with a gate W2 (f(W3 x) * (W1 x)) (Shazeer, GLU Variants, 2020).
 
     Args:
         width: model dimension
-        factor: hidden width as a multiple of it; a gate has a third matrix and takes two thirds, so both have as many weights
-        kind: the function f; 'swiglu' and 'geglu' have a gate
-        bias: add a number to each output
+        factor: hidden width as a multiple of it; a gated network takes two thirds of that, so that parameter counts are equal
+        kind: the activation f; 'swiglu' and 'geglu' have a gate
+        bias: add biases
     """
 
     small_start = True
@@ -115,15 +115,15 @@ class FeedForward(nn.Module):
 
 @final
 class Block(nn.Module):
-    """A mixer and a network for each token, each with a norm of its own and added to what came in.
+    """A mixer and a feed-forward network, each with a norm and a residual connection.
 
     Args:
         mixer: any of nn.mixers; the state of the block is its state
-        ffn: what works on each token; none leaves it out, as in models made of Mamba layers alone
-        norm: makes a norm of a width
+        ffn: feed-forward network; None leaves it out, as in Mamba
+        norm: makes a norm for a width
         dropout: dropout probability before the addition
-        post: norms stand after the sums
-        cross: looks at another sequence, between mixer and network
+        post: norms after the sums (post-norm)
+        cross: cross-attention between mixer and feed-forward network
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, state: State | None = None, *, spans: Spans | None = None, context: State | None = None
     ) -> tuple[Tensor, State]:
-        """x (B, T, D) -> the same shape, and the state of the mixer after it; `context` is what `cross` has read."""
+        """x (B, T, D) -> the same shape, and the state of the mixer after it; `context` holds the keys and values for `cross`."""
         y, state = self.mixer(x if self.post else self.norm(x), state, spans=spans)
         x = self._sum(x, y, self.norm)
         if self.cross is not None and self.cross_norm is not None:

@@ -1,10 +1,10 @@
 """Convolution written out: every tap of a kernel is one shifted, weighted copy of the input.
 
     y_i = sum_u w_u x_{i+u}           `correlate`: cross-correlation, what every layer called convolution computes
-    y_i = sum_u w_u x_{i-u}           `convolve(..., flip=True)`: convolution proper, the same with the kernel turned round
+    y_i = sum_u w_u x_{i-u}           `convolve(..., flip=True)`: true convolution, with the kernel flipped
 
-with stride s and dilation d at places i s + u d, the same along any number of axes, summed over the channels of the input.
-Layers use torch's kernels; here one can see what these compute, and as which matrix.
+with stride s and dilation d at positions i s + u d, the same along any number of axes, summed over the channels of the input.
+Layers use torch's kernels; this file shows what they compute, and the matrix of it.
 
 B batch, C channels in, K channels out
 """
@@ -33,7 +33,7 @@ def output_size(size: Count, kernel: Count, stride: Count = 1, padding: Annotate
 
 
 def correlate(x: Tensor, weight: Tensor, *, bias: Tensor | None = None, stride: int = 1, padding: int = 0, dilation: int = 1) -> Tensor:
-    """x (B, C, ...) and weight (K, C, ...) -> (B, K, ...), zeros beyond the border; one or more axes after the channels."""
+    """x (B, C, ...) and weight (K, C, ...) -> (B, K, ...), with zero padding and one or more spatial axes."""
     axes = weight.ndim - 2
     if axes < 1 or x.ndim != weight.ndim or x.shape[1] != weight.shape[1]:
         raise BadInput(
@@ -45,14 +45,14 @@ def correlate(x: Tensor, weight: Tensor, *, bias: Tensor | None = None, stride: 
     x = F.pad(x, (padding, padding) * axes)
     y = x.new_zeros(len(x), len(weight), *sizes)
     for tap in itertools.product(*(range(k) for k in weight.shape[2:])):
-        places = [slice(u * dilation, u * dilation + (n - 1) * stride + 1, stride) for u, n in zip(tap, sizes, strict=True)]
-        taken: tuple[slice | int, ...] = (slice(None), slice(None), *tap)
-        y = y + torch.einsum("bc...,kc->bk...", x[(slice(None), slice(None), *places)], weight[taken])
+        window = [slice(u * dilation, u * dilation + (n - 1) * stride + 1, stride) for u, n in zip(tap, sizes, strict=True)]
+        index: tuple[slice | int, ...] = (slice(None), slice(None), *tap)
+        y = y + torch.einsum("bc...,kc->bk...", x[(slice(None), slice(None), *window)], weight[index])
     return y if bias is None else y + bias.reshape(-1, *[1] * axes)
 
 
 def convolve(x: Tensor, weight: Tensor, *, flip: bool = False, **how: Any) -> Tensor:
-    """The same, with the kernel turned round on request: convolution as mathematics has it."""
+    """The same, with `flip` the convolution of mathematics."""
     return correlate(x, weight.flip(tuple(range(2, weight.ndim))) if flip else weight, **how)
 
 

@@ -1,6 +1,6 @@
-"""A sequence read from both ends, and layers one above the other, of any mixer.
+"""Bidirectional and stacked layers of any mixer.
 
-Two mixers read the same sequence, one of them from its end: y_t = [ahead_t; back_t], so every output has seen every input.
+Two mixers read the same sequence, one of them backwards: y_t = [forward_t; backward_t], so every output depends on every input.
 
 B batch, T time, D width.
 """
@@ -20,7 +20,7 @@ from .stack import parts, prefix_state
 
 
 def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
-    """Each sequence of x (B, T, ...) from its end to its beginning; what lies between them stays where it is."""
+    """Reverse each sequence of x (B, T, ...) in time; padding stays where it is."""
     if spans is None:
         return x.flip(1)
     lengths = spans.lengths
@@ -31,37 +31,38 @@ def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
 
 @final
 class Bidirectional(nn.Module):
-    """Outputs of two mixers side by side, (B, T, 2 D); the second reads from the end.
+    """Concatenated outputs of two mixers, (B, T, 2 D); the second reads backwards.
 
     Args:
-        ahead: reads from the beginning
-        back: reads from the end; none is the same mixer, with the same weights
+        forward_mixer: reads forwards
+        backward_mixer: reads backwards; None is the same mixer, with the same weights
     """
 
     causal = False
 
-    def __init__(self, ahead: Mixer, back: Mixer | None = None) -> None:
+    def __init__(self, forward_mixer: Mixer, backward_mixer: Mixer | None = None) -> None:
         super().__init__()
-        if back is not None and back.width != ahead.width:
-            raise BadInput(f"mixers of width {ahead.width} and {back.width} cannot read one sequence", where="Bidirectional")
-        self.ahead, self.back = ahead, back
-        self.width, self.reach = ahead.width, 2 * ahead.width
-        """numbers per token that go in, and that come out"""
+        if backward_mixer is not None and backward_mixer.width != forward_mixer.width:
+            widths = f"{forward_mixer.width} and {backward_mixer.width}"
+            raise BadInput(f"mixers of width {widths} cannot read one sequence", where="Bidirectional")
+        self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
+        self.width, self.out_width = forward_mixer.width, 2 * forward_mixer.width
+        """features per token of the input and of the output"""
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        """x (B, T, D) -> y (B, T, 2 D), and what each direction remembers when it has read all; there is no going on from that."""
+        """x (B, T, D) -> y (B, T, 2 D), and the final state of each direction, from which nothing can be continued."""
         if state is not None:
             raise BadInput("two directions see the whole sequence at once and cannot continue from a state", where="Bidirectional")
-        back = self.ahead if self.back is None else self.back
-        (first, from_start), (second, from_end) = self.ahead(x, spans=spans), back(reverse(x, spans), spans=spans)
-        return torch.cat([first, reverse(second, spans)], -1), prefix_state("ahead", from_start) | prefix_state("back", from_end)
+        first, from_start = self.forward_mixer(x, spans=spans)
+        second, from_end = (self.backward_mixer or self.forward_mixer)(reverse(x, spans), spans=spans)
+        return torch.cat([first, reverse(second, spans)], -1), prefix_state("forward", from_start) | prefix_state("backward", from_end)
 
 
 @final
 class Stacked(nn.Module):
-    """Mixers one after the other without anything between them but dropout; their states stand under "0.", "1.", ...
+    """Mixers one after the other with dropout between them; their states have the prefixes "0.", "1.", ...
 
-    A layer that reads in both directions gives twice the width: a linear map leads from it to the next one.
+    A bidirectional layer has twice the width: a linear layer projects it back for the next one.
 
     Args:
         layers: mixers, or pairs of them
@@ -75,9 +76,9 @@ class Stacked(nn.Module):
             raise BadInput(f"layers one above the other need one width, not {sorted(widths)}", where="Stacked")
         self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
         self.joins = nn.ModuleList(
-            nn.Linear(layer.reach, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
+            nn.Linear(layer.out_width, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
         )
-        self.width, self.reach = layers[-1].width, getattr(layers[-1], "reach", layers[-1].width)
+        self.width, self.out_width = layers[-1].width, getattr(layers[-1], "out_width", layers[-1].width)
         self.causal = all(layer.causal for layer in layers)
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:

@@ -68,12 +68,12 @@ class Hedgehog(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.turn = nn.Linear(width, width)
-        nn.init.eye_(self.turn.weight)
-        nn.init.zeros_(self.turn.bias)
+        self.linear = nn.Linear(width, width)
+        nn.init.eye_(self.linear.weight)
+        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = 2 * self.turn(x)
+        y = 2 * self.linear(x)
         return torch.cat([y, -y], -1).softmax(-1)
 
 

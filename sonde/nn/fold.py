@@ -1,12 +1,12 @@
-"""Norms folded into the layers before them, for inference: the same numbers with fewer operations.
+"""Batch-norm folding for inference: the same outputs with fewer operations.
 
-In evaluation a batch norm is an affine map with fixed numbers, and so is the convolution or linear layer it reads:
+In evaluation a batch norm is a fixed affine map, and so is the convolution or linear layer before it:
 
     norm(W x + b) = (g / s) W x + (g / s) (b - mean) + shift          s = sqrt(variance + eps)
 
-Which norm reads which layer is seen by running the model once.  On a CPU the folded model then runs as a list of torch's
-operations with images laid out channels last and convolution, bias, sum and ReLU in one call (see _replay), written down
-anew for each size of input; whoever watches the layers with hooks, or asks for gradients, gets the layers themselves.
+Which norm follows which layer is found by running the model once.  On a CPU the folded model then runs as a list of aten
+operations with images in channels-last layout and convolution, bias, sum and ReLU in one call (see _replay), recorded again
+for each input size; with hooks on the layers, or with gradients, the layers themselves run.
 
     fast = fold(model, images[:1])
     fast(images)
@@ -31,20 +31,20 @@ CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 KEPT = 4
-"""sizes of input whose lists are kept; each holds a copy of the weights"""
+"""input sizes whose recordings are cached; each holds a copy of the weights"""
 CLOSE = 1e-4
-"""largest difference, as a share of the largest output, that rounding explains; a wrong fold gives far more"""
+"""largest difference, as a fraction of the largest output, that rounding explains; a wrong fold gives far more"""
 
 
 def fold(model: nn.Module, example: Tensor) -> Folded:
-    """A copy of a model in evaluation mode without the norms that another layer can take over.
+    """A copy of a model in evaluation mode, with batch norms folded into the layers before them.
 
     Args:
-        example: an input; a batch of one will do
+        example: an input; a batch of one is enough
     """
     if not isinstance(model, nn.Module) or not isinstance(example, Tensor):
         raise _error(f"fold takes a model and an example, not {type(model).__name__} and {type(example).__name__}")
-    with torch.inference_mode(False):  # what is made in inference mode does not count its changes
+    with torch.inference_mode(False):  # inference tensors have no version counter
         model = copy.deepcopy(model).eval().requires_grad_(False)
         expected, pairs = _pairs(model, example)
         for layer, norm in pairs:
@@ -53,20 +53,20 @@ def fold(model: nn.Module, example: Tensor) -> Folded:
             model.set_submodule(norm, nn.Identity())
     with torch.no_grad():
         if not _equal(model(example), expected):
-            raise _error("the folded model gives other numbers", "its output must be finite and depend on its input alone")
+            raise _error("the folded model has different outputs", "its output must be finite and depend on its input alone")
     return Folded(model, pairs)
 
 
 @final
 class Folded(nn.Module):
-    """A model for inference, and the faster way to run it."""
+    """A folded model with cached recordings for inference."""
 
     def __init__(self, model: nn.Module, pairs: list[tuple[str, str]]) -> None:
         super().__init__()
         self.model, self.pairs = model, pairs
-        """the layers, and which of them took over which norm"""
+        """the layers, and (layer, norm) for each folded norm"""
         self._programs: dict[torch.Size, tuple[list[_HeldTensor], RecordedProgram | None]] = {}
-        """size of an input -> the numbers a list was written with, and the list"""
+        """input size -> the tensors that were recorded, and the recording"""
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class Folded(nn.Module):
             return self.model(x)
         with torch.no_grad():
             numbers = list(chain(self.parameters(), self.buffers()))
-            if any(one.is_inference() for one in numbers):  # they do not count their changes
+            if any(one.is_inference() for one in numbers):  # they have no version counter
                 return self.model(x)
             seen, program = self._programs.get(x.shape, (None, None))
             if seen is None or not _unchanged(seen, numbers):
@@ -89,7 +89,7 @@ class Folded(nn.Module):
             return y.contiguous() if x.is_contiguous() else y
 
     def _is_plain(self, x: Tensor) -> bool:
-        """Is this the case that is made fast: images on a CPU, no gradients, and nobody watching the layers?"""
+        """Whether the fast path applies: float32 images on a CPU, no gradients, no hooks."""
         if not isinstance(x, Tensor) or x.ndim != 4 or not x.numel() or x.device.type != "cpu" or x.dtype != torch.float32 or x.is_mkldnn:
             return False
         if self.training or (torch.is_grad_enabled() and x.requires_grad) or torch.is_autocast_enabled("cpu") or is_observed((x,)):
@@ -97,24 +97,24 @@ class Folded(nn.Module):
         return torch.backends.mkldnn.is_available() and not any(_is_observed(part) for part in self.model.modules())
 
     def _operations_for(self, x: Tensor) -> RecordedProgram | None:
-        """The list of operations for inputs like x, if there is one that gives what the layers give."""
+        """A recording for inputs like x, if it reproduces the layers."""
         try:
-            # In inference mode torch hands larger operations to a tape than outside it.
+            # In inference mode torch dispatches larger operations to a tape than outside it.
             with torch.inference_mode(False), torch.no_grad(), Tape(x := x.clone()) as tape:
                 output = self.model(x)
-        except RuntimeError:  # such as a view that wants the other layout; if it is something else, the layers will say so
+        except RuntimeError:  # such as a view that needs the other layout; any other error is raised again by the layers
             return None
-        if not tape.fixed or not isinstance(output, Tensor) or id(output) not in tape.places:
+        if not tape.fixed or not isinstance(output, Tensor) or id(output) not in tape.slots:
             return None
         program = RecordedProgram(tape, output)
         return program if program.joined and _equal(program(x), output) else None
 
-    def __getstate__(self) -> dict[str, Any]:  # lists of operations are written again where a copy lives
+    def __getstate__(self) -> dict[str, Any]:  # a copy records again
         return {**self.__dict__, "_programs": {}}
 
 
 def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, str]]]:
-    """The output of a model, and each layer with the norm that alone reads what it writes."""
+    """The output of a model, and each (layer, norm) where the norm alone reads the layer's output."""
     parts = _candidates(model)
     calls: Counter[str] = Counter()
     wrote: dict[int, str] = {}
@@ -145,15 +145,15 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
         layer = wrote.get(id(read.get(name))) if type(norm) in NORMS else None
         if layer is None or type(parts[layer]) in NORMS or calls[layer] != 1 or calls[name] != 1 or norm.running_mean is None:
             continue
-        number = tape.places[id(read[name])]
-        if len(tape.readers(number)) == 1 and tape.places.get(id(output)) != number:
+        number = tape.slots[id(read[name])]
+        if len(tape.readers(number)) == 1 and tape.slots.get(id(output)) != number:
             pairs.append((layer, name))
     return output, pairs
 
 
 def _candidates(model: nn.Module) -> dict[str, Any]:
     """Layers and norms that may be changed."""
-    # Exact types: what a class made of these does besides is not known.  One that is there twice belongs to other readers too.
+    # Exact types: a subclass may do more.  A shared module may have other readers.
     times = Counter(id(part) for _, part in model.named_modules(remove_duplicate=False))
     return {
         name: part
@@ -161,7 +161,7 @@ def _candidates(model: nn.Module) -> dict[str, Any]:
         if type(part) in (*CONVOLUTIONS, *TRANSPOSED, nn.Linear, *NORMS)
         and times[id(part)] == 1
         and not _is_observed(part)
-        and not (type(part) in TRANSPOSED and part.groups != 1)  # torch's fusion takes them for one group
+        and not (type(part) in TRANSPOSED and part.groups != 1)  # torch's fusion supports one group only
     }
 
 
@@ -172,8 +172,8 @@ def _fold_norm(layer: Any, norm: Any) -> nn.Module:
 
 
 class _HeldTensor(NamedTuple):
-    """A tensor, held so that no other gets its place, where its numbers were, and how often they had been changed; what `.data`
-    changes in place is not counted by torch."""
+    """A tensor, kept alive so that its address is not reused, its address, and its version counter; changes through
+    `.data` are not counted by torch."""
 
     tensor: Tensor
     address: int

@@ -10,5 +10,5 @@ from torch import Tensor
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
     """Inside this `with` operations on the device of x keep the precision of their inputs."""
-    # Tensors without memory compute nothing, and autocast does not know their device.
+    # Meta tensors compute nothing, and autocast does not know their device.
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)

@@ -1,4 +1,4 @@
-"""Residual connection: a branch learns a correction to what it is given [he2016a].
+"""Residual connection: a branch learns a correction to its input [he2016a].
 
 H(x) = F(x) + skip x          dL/dx = (dF/dx)^T dL/dH + skip dL/dH
 """
@@ -19,7 +19,7 @@ class Residual(nn.Module):
 
     Args:
         branch: F, any module; it may change the shape only where the shortcut does too
-        shortcut: what is added to; without it x itself
+        shortcut: module on the shortcut; None is the identity
         skip: factor of the shortcut; 1 keeps gradients through any depth, less or more shrinks or grows them geometrically
     """
 
@@ -28,9 +28,9 @@ class Residual(nn.Module):
         self.branch, self.shortcut, self.skip = branch, shortcut, skip
 
     def forward(self, x: Tensor) -> Tensor:
-        kept = x if self.shortcut is None else self.shortcut(x)
-        added = run_layers(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
-        if kept.shape != added.shape:
-            message = f"the branch gives {tuple(added.shape)}, the shortcut {tuple(kept.shape)}"
+        identity = x if self.shortcut is None else self.shortcut(x)
+        residual = run_layers(self.branch, x) if type(self.branch) is nn.Sequential else self.branch(x)
+        if identity.shape != residual.shape:
+            message = f"the branch gives {tuple(residual.shape)}, the shortcut {tuple(identity.shape)}"
             raise BadInput(message, where="residual connection", fix="give a shortcut that changes the shape as the branch does")
-        return added + kept if self.skip == 1 else added + self.skip * kept
+        return residual + identity if self.skip == 1 else residual + self.skip * identity

@@ -18,8 +18,8 @@ class ShortConv(nn.Module):
 
     Args:
         width: channels
-        taps: tokens looked at, this one included
-        bias: a number added to each channel
+        taps: kernel size
+        bias: add a bias to each channel
     """
 
     def __init__(self, width: int, taps: int = 4, bias: bool = False) -> None:
@@ -34,7 +34,7 @@ class ShortConv(nn.Module):
             tail = x.new_zeros(len(x), self.taps - 1, x.shape[-1])
         whole = torch.cat([tail.to(x.dtype), x], 1)
         T = x.shape[1]
-        if T == 1:  # decoding: as few calls as can be
+        if T == 1:  # decoding: as few calls as possible
             y = (whole * self.weight).sum(1, keepdim=True)
         else:
             y = whole[:, :T] * self.weight[0]
@@ -44,9 +44,9 @@ class ShortConv(nn.Module):
 
 
 def tail_of(whole: Tensor, n: int, lengths: Tensor | None) -> Tensor:
-    """The last n tokens of sequences that came with a tail of n in front: of all T, or of the first `lengths` of them."""
+    """The last n tokens of sequences that start with a tail of n: of all T, or of the first `lengths` of them."""
     T = whole.shape[1] - n
     if lengths is None:
         return whole[:, T:]
-    places = lengths.unsqueeze(1) + torch.arange(n, device=whole.device)
-    return whole.gather(1, places.unsqueeze(-1).expand(-1, -1, whole.shape[-1]))
+    index = lengths.unsqueeze(1) + torch.arange(n, device=whole.device)
+    return whole.gather(1, index.unsqueeze(-1).expand(-1, -1, whole.shape[-1]))

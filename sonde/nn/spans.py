@@ -1,4 +1,4 @@
-"""Which stretches of a batch are sequences of their own: padded rows, or several documents packed into one row."""
+"""Spans of a batch that are separate sequences: padded rows, or several documents packed into one row."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch.nn import functional as F
 from ..core.errors import BadInput
 
 State = dict[str, Tensor]
-"""What a mixer remembers: tensors whose first axis is the sequence."""
+"""The state of a mixer: tensors with the batch as first axis."""
 Mix = Callable[[Tensor, "State | None", Tensor], tuple[Tensor, State]]
 
 
 @final
 class Spans:
-    """N stretches of a batch of `rows`: row, start and stop of each, (N,) whole numbers.
+    """N spans of a batch of `rows`: row, start and stop of each, (N,) integers.
 
     Make one with `of_lengths`, `of_mask` or `packed`.
     """
@@ -47,11 +47,11 @@ class Spans:
             raise BadInput(f"a padding mask is (batch, time), not {tuple(mask.shape)}", where="Spans", fix="give one flag for each token")
         mask = mask.bool()
         start, count = mask.int().argmax(1), mask.sum(1)
-        places = torch.arange(mask.shape[1], device=mask.device)
-        whole = (places >= start.unsqueeze(1)) & (places < (start + count).unsqueeze(1))
+        offsets = torch.arange(mask.shape[1], device=mask.device)
+        whole = (offsets >= start.unsqueeze(1)) & (offsets < (start + count).unsqueeze(1))
         if not torch.equal(whole, mask):
             row = int((whole != mask).any(1).int().argmax())
-            raise BadInput(f"row {row} of the mask has a hole", where="Spans", fix="pad on the left or on the right only")
+            raise BadInput(f"row {row} of the mask has padding in the middle", where="Spans", fix="pad on the left or on the right only")
         return cls(torch.arange(len(mask), device=mask.device), start, start + count, len(mask))
 
     @classmethod
@@ -65,19 +65,19 @@ class Spans:
             )
         return cls(torch.zeros(len(bounds) - 1, dtype=torch.long, device=bounds.device), bounds[:-1], bounds[1:], 1)
 
-    def each(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Apply `mix(x, state, lengths)` to every stretch of x (B, T, D): y like x with zeros between, and one state for each.
+    def apply(self, mix: Mix, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Apply `mix(x, state, lengths)` to every span of x (B, T, D): y like x with zeros between, and one state for each.
 
-        Stretches of similar length run together as a padded batch, so at most half of it is padding.
+        Spans of similar length run together as a padded batch, so at most half of it is padding.
         """
         self._check(x, state)
         y: Tensor | None = None
         states: list[tuple[Tensor, State]] = []
         for which in self._groups():
             lengths = self.lengths[which]
-            places = torch.arange(max(int(lengths.max()), 1), device=x.device)
-            inside = places < lengths.unsqueeze(1)
-            time = (self.start[which].unsqueeze(1) + places).clamp_max(x.shape[1] - 1)
+            offsets = torch.arange(max(int(lengths.max()), 1), device=x.device)
+            inside = offsets < lengths.unsqueeze(1)
+            time = (self.start[which].unsqueeze(1) + offsets).clamp_max(x.shape[1] - 1)
             row = self.row[which].unsqueeze(1).expand_as(time)
             # what lies beyond the end may be anything, even NaN, whose gradient would be NaN too
             part = torch.where(inside.unsqueeze(-1), x[row, time], 0)
@@ -89,16 +89,16 @@ class Spans:
         return (torch.zeros_like(x) if y is None else y), _join_states(states)
 
     def _groups(self) -> Iterator[Tensor]:
-        """Numbers of the stretches, by falling length; each group's longest is at most twice its shortest."""
-        left = self.lengths.argsort(descending=True, stable=True)
-        while len(left):
-            longest = int(self.lengths[left[0]])
-            n = int((self.lengths[left] * 2 >= longest).sum()) if longest > 1 else len(left)
-            yield left[:n]
-            left = left[n:]
+        """Groups of span indices, by decreasing length; the longest of a group is at most twice its shortest."""
+        remaining = self.lengths.argsort(descending=True, stable=True)
+        while len(remaining):
+            longest = int(self.lengths[remaining[0]])
+            n = int((self.lengths[remaining] * 2 >= longest).sum()) if longest > 1 else len(remaining)
+            yield remaining[:n]
+            remaining = remaining[n:]
 
     def _check(self, x: Tensor, state: State | None) -> None:
-        # A row that no span speaks of would come out as zeros, unsaid.
+        # A row without a span would silently come out as zeros.
         if len(x) != self.rows:
             detail = "packed documents lie in one row" if self.rows == 1 else f"the spans are for {self.rows} rows"
             raise BadInput(f"x has {len(x)} rows, {detail}", where="axis 0 (batch)", fix=f"make x ({self.rows}, time, width)")
@@ -118,7 +118,7 @@ class Spans:
 
 
 def _join_states(parts: list[tuple[Tensor, State]]) -> State:
-    """One state from those of the groups, in the order of the stretches; a cache that is shorter is filled with zeros."""
+    """One state from those of the groups, in the order of the spans; shorter caches are padded with zeros."""
     if not parts:
         return {}
     order = torch.cat([which for which, _ in parts]).argsort()

@@ -1,7 +1,7 @@
 """Stack: blocks one after the other and a norm at the end, with one state for all of them.
 
-The state of block i stands under "i.": what its mixer remembers, and where it looks at another sequence also the keys and
-values of that, under "i.cross.".
+The state of block i has the prefix "i.": that of its mixer, and with cross-attention the keys and values of the context
+under "i.cross.".
 
 B batch, T time, D width.
 """
@@ -47,7 +47,7 @@ class Stack(nn.Module):
         return all(block.mixer.causal for block in self.blocks)  # type: ignore[union-attr]
 
     def read(self, context: Tensor, lengths: Tensor | None = None) -> State:
-        """A fresh state that has read the other sequence, context (B, N, D), of each row the first `lengths` tokens."""
+        """A new state with keys and values of the context (B, N, D), the first `lengths` tokens of each row."""
         state: State = {}
         for i, block in enumerate(self.blocks):
             state |= prefix_state(f"{i}.cross", block.cross.read(context, lengths))  # type: ignore[union-attr,operator]
@@ -66,12 +66,12 @@ class Stack(nn.Module):
 
 
 def prefix_state(part: str, state: State) -> State:
-    """The state of a part under its name."""
+    """The state of a part with the part's name as prefix."""
     return {f"{part}.{name}": value for name, value in state.items()}
 
 
 def parts(state: State | None, own: Sequence[str], where: str) -> dict[str, State]:
-    """The state of each part by its name, which are all of its own ones or an error; none at all for a fresh start."""
+    """Split a state by prefix, one entry for each name in `own`; empty for a new sequence; an error where names differ."""
     if state is None:
         return {}
     states: dict[str, State] = {}

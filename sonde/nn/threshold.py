@@ -16,7 +16,7 @@ from ..core.options import checked
 
 
 def step(a: Tensor, at_zero: float = 1.0) -> Tensor:
-    """0 below zero, 1 above, `at_zero` in between; its derivative is 0 everywhere, and NaN stays NaN."""
+    """0 below zero, 1 above, `at_zero` at zero; its derivative is 0 everywhere, and NaN stays NaN."""
     # torch.heaviside has no derivative at all and turns NaN to 0; that of `sign` is the zero we want.
     half = torch.where(a == 0, at_zero, 0.5 * (a.sign() + 1))
     return half.masked_fill(a.isnan(), torch.nan)
@@ -42,13 +42,13 @@ class StepActivation(nn.Module):
 
 @final
 class ThresholdLayer(nn.Module):
-    """Perceptrons side by side, with weights that are given and not trained.
+    """A layer of perceptrons with fixed weights.
 
     Args:
-        weight: numbers (out, in), a row per unit
-        bias: numbers (out,); a unit fires when its weighted sum passes -bias
+        weight: (out, in), a row per unit
+        bias: (out,); a unit fires when its weighted sum exceeds -bias
         at_zero: the output exactly on the boundary, in the code 0, 1
-        labels: '01' answers with 0 and 1, 'pm1' with -1 and +1
+        labels: outputs '01' are 0 and 1, 'pm1' -1 and +1
     """
 
     weight: Tensor
@@ -89,7 +89,7 @@ def boolean(truth: Sequence[int] | Tensor) -> nn.Sequential:
     """Two layers of threshold units that compute a truth table, given in the order of `corners`.
 
     Its disjunctive normal form: one hidden unit per row that is true, which fires at that corner alone, then OR.  At its
-    corner c the sum of w = 2c - 1 is |c|, and at every other corner at least 1 less, so a bias of 1/2 - |c| tells them apart.
+    corner c the sum of w = 2c - 1 is |c|, and at every other corner at least 1 less, so a bias of 1/2 - |c| separates them.
     """
     table = torch.as_tensor(truth)
     inputs = max(len(table), 1).bit_length() - 1

@@ -6,7 +6,7 @@ inputs as the width grows, and its covariance follows from that of the layer bef
     K_1(x, x') = C_b + C_W x.x' / d          K_{l+1}(x, x') = C_b + C_W E[s(u) s(v)],   (u, v) ~ N(0, K_l on x and x')
 
 identity, step, relu, leaky_relu and erf have closed forms (arc-cosine kernels and Williams'); every other activation, by
-name or as a function, is integrated by the trapezoid rule, which against a Gaussian is exact but for rounding where the
+name or as a function, is integrated by the trapezoid rule, which against a Gaussian is exact up to rounding where the
 function is smooth.
 
     N inputs, Q nodes
@@ -59,7 +59,7 @@ def second_moment(k: Tensor, activation: str | Function = "relu") -> Tensor:
     k = k.double()
     spread = k.diagonal().clamp(min=0).sqrt()
     size = spread.unsqueeze(1) * spread
-    # A variance of 0 leaves no angle to speak of; any will do, because it is multiplied by 0.
+    # With a variance of 0 the angle is undefined; any value works, because it is multiplied by 0.
     cosine = torch.where(size > 0, k / size.clamp(min=torch.finfo(k.dtype).tiny), 1.0).clamp(-1, 1)
     form = _CLOSED.get(activation) if isinstance(activation, str) else None
     return form(k, size, cosine) if form else _quadrature(_function(activation), spread, cosine)
@@ -71,9 +71,9 @@ def mean_square(k: Tensor, activation: str | Function = "relu") -> Tensor:
 
 
 def gain(k: Tensor, activation: str | Function = "relu", weight: float | Tensor = 2.0) -> Tensor:
-    """chi = C_W E[s'(z)^2], z ~ N(0, k): by how much a layer multiplies the squared distance of two near inputs, and a gradient's square.
+    """chi = C_W E[s'(z)^2], z ~ N(0, k): the factor of a layer on the squared distance of nearby inputs, and on the squared gradient.
 
-    At 1 a deep net is critical: below it all inputs come to look alike, above it near inputs part (order and chaos).
+    At 1 a deep net is critical: below it all inputs converge, above it nearby inputs diverge (order and chaos).
     """
 
     def squared_slope(z: Tensor) -> Tensor:
@@ -86,20 +86,30 @@ def gain(k: Tensor, activation: str | Function = "relu", weight: float | Tensor 
 
 
 def fixed_point(
-    activation: str | Function, weight: float | Tensor, bias: float | Tensor, start: float = 1.0, most: int = 2000, within: float = 1e-9
+    activation: str | Function,
+    weight: float | Tensor,
+    bias: float | Tensor,
+    start: float = 1.0,
+    max_layers: int = 2000,
+    tolerance: float = 1e-9,
 ) -> Tensor:
-    """The variance that K <- C_b + C_W E[s(z)^2] settles at, for tensors of C_W and C_b; inf where it grows without end.
+    """The fixed point of K <- C_b + C_W E[s(z)^2], for tensors of C_W and C_b; inf where it diverges.
 
-    A critical net approaches its fixed point slowly: what still moves by more than `within` after `most` layers is given
-    as it stands there.
+    Args:
+        activation: by name, or a function of one number.
+        weight: C_W, the variance of a weight times the width.
+        bias: C_b, the variance of a bias.
+        start: variance at the first layer.
+        max_layers: iterations; a critical net converges slowly and may be returned unconverged.
+        tolerance: relative change below which an entry has converged.
     """
     variances = torch.broadcast_tensors(*(torch.as_tensor(value, dtype=torch.float64) for value in (weight, bias)))
     c_w, c_b = (values.flatten() for values in variances)
     k = torch.full_like(c_w, start)
     moving = torch.arange(len(k))
-    for _ in range(most):
+    for _ in range(max_layers):
         after = c_b[moving] + c_w[moving] * mean_square(k[moving], activation)
-        settled = (after - k[moving]).abs() <= within * (1 + after)
+        settled = (after - k[moving]).abs() <= tolerance * (1 + after)
         k[moving] = torch.where(after < 1e12, after, torch.inf)
         moving = moving[~settled & (after < 1e12)]
         if not len(moving):
@@ -119,7 +129,7 @@ def _leaky_relu(k: Tensor, size: Tensor, cosine: Tensor) -> Tensor:
 
 
 def _step(k: Tensor, size: Tensor, cosine: Tensor) -> Tensor:
-    """The arc-cosine kernel of order 0: the chance that both are positive."""
+    """The arc-cosine kernel of order 0: the probability that both are positive."""
     return 0.5 - cosine.arccos() / (2 * math.pi)
 
 

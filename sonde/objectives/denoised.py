@@ -24,7 +24,7 @@ from ._noise import normal
 class Denoised:
     """Term 'noise', the mean squared error per element; the measure 'output_square' is the mean square of the prediction.
 
-    The model has `steps` (T) and `noised(x, noise, t)`; `model(x_t, t)` predicts the noise.  For the best possible prediction,
+    The model has `steps` (T) and `add_noise(x, noise, t)`; `model(x_t, t)` predicts the noise.  For the best possible prediction,
     the mean of the noise given x_t, loss and 'output_square' add up to 1, the variance of the noise.
     """
 
@@ -33,7 +33,7 @@ class Denoised:
         drawn = normal(model, batch, (n, 1 + x[0].numel()))  # one draw for both: time and noise must be independent
         time = (torch.special.ndtr(drawn[:, 0]) * model.steps).long().clamp(max=model.steps - 1) + 1
         noise = drawn[:, 1:].reshape(x.shape)
-        output = model(model.noised(x, noise, time), time)
+        output = model(model.add_noise(x, noise, time), time)
         if output.shape != x.shape:
             raise BadInput(
                 f"the model returned shape {tuple(output.shape)}, but the noise has shape {tuple(x.shape)}",
@@ -76,7 +76,7 @@ def tiny() -> tuple[Denoised, nn.Module, Batch]:
             super().__init__()
             self.predict = nn.Linear(3, 3)
 
-        def noised(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
+        def add_noise(self, x: Tensor, noise: Tensor, time: Tensor) -> Tensor:
             return 0.6 * x + 0.8 * noise
 
         def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, final
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Callback, Recipe
-from ..data.sequences import HiddenSource
+from ..data.sequences import MaskedSource
 from ..models.language_model import mixer_of
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe, window_data
 
 
 def recipe(
@@ -31,8 +31,8 @@ def recipe(
 ) -> Recipe:
     """A character language model; its loss is in nats per character.
 
-    A mixer that looks at later characters cannot predict the next one.  It is given hidden characters to predict instead,
-    from both sides; that loss is not comparable with the others, and the run says so.
+    A mixer that is not causal would see the next character.  It is trained to predict masked characters instead; that loss is
+    not comparable with the others, and the run warns of it.
 
     Args:
         mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
@@ -45,28 +45,28 @@ def recipe(
         steps: updates
         data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
             missing the source text of Python's standard library
-        valid: share of the text to validate on, after the part for training; the standard library has shares of its own
-        test: share of the text for the test, at its end
+        valid: fraction of the text for validation, after the training part; the standard library is split by file
+        test: fraction of the text for the test, at its end
     """
     dataset = window_data(data, context, overlap=8, split={"valid": valid, "test": test}, windows=100_000)
     causal = mixer_of(mixer, width).causal
     if not causal:
-        dataset = _hidden(dataset, seed)
-    base = training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout), dataset, batch_size, lr, steps)
-    return base if causal else base.replace(callbacks=(SayHidden(mixer),))
+        dataset = _mask_characters(dataset, seed)
+    base = sequence_recipe(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout), dataset, batch_size, lr, steps)
+    return base if causal else base.replace(callbacks=(WarnMaskedLoss(mixer),))
 
 
-def _hidden(data: Data, seed: int) -> Data:
-    """The same text with some characters hidden, and one more token that stands for them."""
-    hide = partial(HiddenSource, token=len(data.classes), seed=seed)
-    valid, test = (None if source is None else hide(source) for source in (data.valid, data.test))
+def _mask_characters(data: Data, seed: int) -> Data:
+    """The same text with some characters masked, and one more token for the mask."""
+    mask = partial(MaskedSource, token=len(data.classes), seed=seed)
+    valid, test = (None if source is None else mask(source) for source in (data.valid, data.test))
     classes, name = (*data.classes, "hidden"), f"{data.name}, some hidden"
-    return replace(data, train=hide(data.train), valid=valid, test=test, classes=classes, name=name, reader=None)
+    return replace(data, train=mask(data.train), valid=valid, test=test, classes=classes, name=name, reader=None)
 
 
 @final
-class SayHidden(Callback):
-    """Says once what the loss of this run is about."""
+class WarnMaskedLoss(Callback):
+    """Warns once that the loss of this run is that of masked characters."""
 
     def __init__(self, mixer: str) -> None:
         self.mixer = mixer

@@ -28,16 +28,16 @@ def recipe(
     """A CNN on CIFAR-10, color photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
 
     Args:
-        channels: of each convolution; pooling behind it halves the image, which five times at the most can be done
-        hidden: width of the dense layer; 0 leaves it out
+        channels: of each convolution; pooling after it halves the image, so at most five
+        hidden: width of the dense layer; 0 omits it
         dropout: dropout probability before each dense layer
-        smoothing: share of each target spread over all classes
+        smoothing: label smoothing: fraction of each target spread over all classes
         shift: largest shift of a training image in pixels
-        cutout: side of a square that is taken out of each training image; 0 leaves it out
-        cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 leaves it out
+        cutout: side of a square set to zero in each training image; 0 turns it off
+        cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 turns it off
         batch_size: examples per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
-        residual: behind each convolution but the first two more with a shortcut around them, and pooling behind the last
+        residual: after each convolution but the first a residual block of two more, and pooling after it
         epochs: passes over the training data
     """
     changes = [augment.shift(shift), augment.flip()]
@@ -47,5 +47,5 @@ def recipe(
         changes.append(augment.cutmix(cutmix))
     model = partial(CNN, (3, *channels), 10, hidden, image=(32, 32), dropout=dropout, norm=True, residual=residual)
     fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs}
-    # batch norm needs more than a handful of examples
+    # batch norm needs more than a few examples
     return image_classifier(model, "cifar10", lr, smoothing=smoothing, mixed=bool(cutmix), drop_last=True, **fields)

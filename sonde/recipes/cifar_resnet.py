@@ -29,14 +29,14 @@ def recipe(
     """A residual network on CIFAR-10, color photographs of 32 x 32 pixels; 3 blocks of width 16 are ResNet-20.
 
     Args:
-        blocks: residual blocks of each of three stages, two convolutions each
-        width: channels of the first stage; each further one has twice as many on a quarter of the pixels
+        blocks: residual blocks in each of three stages, two convolutions each
+        width: channels of the first stage; each further stage has twice as many on a quarter of the pixels
         shortcut: between stages, zeros for missing channels (pad) or a small convolution (projection)
         activation: norm and ReLU after each convolution (post) or before it (pre)
-        smoothing: share of each target spread over all classes
+        smoothing: label smoothing: fraction of each target spread over all classes
         shift: largest shift of a training image in pixels
         mixture: train on mixtures of two images: weighted means (mixup), or a rectangle of the other (cutmix)
-        alpha: how even mixtures are; small keeps most images nearly as they were
+        alpha: weights are drawn from Beta(alpha, alpha); small values keep most images nearly unchanged
         batch_size: examples per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         weight_decay: weight decay coefficient
@@ -46,5 +46,5 @@ def recipe(
     change = augment.compose(augment.shift(shift), augment.flip(), *mixtures[mixture])
     model = partial(ResNet, (blocks,) * 3, 10, width=width, large=False, activation=activation, shortcut=shortcut, zero=True)
     fields: dict[str, Any] = {"augment": change, "batch_size": batch_size, "epochs": epochs}
-    # batch norm needs more than a handful of examples
+    # batch norm needs more than a few examples
     return image_classifier(model, "cifar10", lr, weight_decay, smoothing, mixed=True, drop_last=True, **fields)

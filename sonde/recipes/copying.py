@@ -1,4 +1,4 @@
-"""Symbols among blanks, to be named in their order later: can a mixer choose what it remembers?"""
+"""Copying: symbols among blanks, to be repeated in order at the end.  Can a mixer select what it remembers?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import copying
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe
 
 
 def recipe(
@@ -23,12 +23,12 @@ def recipe(
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
-    """Name the symbols of a sequence in their order; accuracy counts the answers alone.
+    """Repeat the symbols of a sequence in order; accuracy counts the answers alone.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-        selective: the symbols stand at random places; otherwise at the beginning, and a fixed delay is enough
-        length: places before the answers
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        selective: the symbols are at random positions; otherwise at the beginning, where a fixed delay is enough
+        length: tokens before the answers
         items: symbols to remember
         symbols: different symbols
         depth: blocks
@@ -38,4 +38,4 @@ def recipe(
         steps: updates
     """
     data = copying(seed, length=length, items=items, symbols=symbols, selective=selective)
-    return training(network(mixer, width, depth, len(data.classes), length + items), data, batch_size, lr, steps)
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), length + items), data, batch_size, lr, steps)

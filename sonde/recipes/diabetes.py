@@ -18,7 +18,7 @@ def recipe(
     epochs: Annotated[float, Range(above=0)] = 100,
     patience: Annotated[int, Range(least=0)] = 15,
 ) -> Recipe:
-    """Regression on scikit-learn's diabetes table; answers are in the units of the table.
+    """Regression on scikit-learn's diabetes table; predictions are in the units of the table.
 
     Args:
         hidden: widths of the hidden layers

@@ -1,4 +1,4 @@
-"""A diffusion model: learns to take noise out of points in the plane, or of small pictures, and draws new ones."""
+"""A diffusion model: learns to remove noise from points in the plane, or small images, and samples new ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from ..models import diffusion
 from ..objectives.denoised import Denoised
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
-from .tools.samples import SampleName, report, shape_of, unlabeled
-from .tools.shown import FinalReport
+from .tools.samples import load_unlabeled, sample_recipe, shape_of
 
 
 def recipe(
-    data: SampleName = "moons",
+    data: str = "moons",
     times: Annotated[int, Range(1, 10_000)] | None = None,
     schedule: Literal["cosine", "linear"] = "cosine",
     width: Annotated[int, Range(1, 1024)] | None = None,
@@ -25,30 +24,29 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 3000,
     seed: int = 0,
 ) -> Recipe:
-    """Learn to tell the noise in noisy examples; at the end samples, beside real examples.
+    """Learn to predict the noise in noisy examples; at the end samples next to real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
-        times: steps from data to noise; by default 40 for points and 100 for pictures
+        data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
+            mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
+        times: diffusion steps; by default 40 for points and 100 for images
         schedule: noise schedule
-        width: of the hidden layers, or channels at the full size; by default 64 or 32
+        width: of the hidden layers, or channels at full resolution; by default 64 or 32
         batch_size: examples per update
-        lr: peak learning rate, default 1e-2 for points and 2e-3 for pictures: linear warm-up, then cosine decay to 0
+        lr: peak learning rate, default 1e-2 for points and 2e-3 for images: linear warm-up, then cosine decay to 0
         steps: updates
     """
-    parts = unlabeled(data, seed)
+    parts = load_unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(diffusion.points, shape[0], width or 64, 3, times or 40, schedule)
-    return Recipe(
+    return sample_recipe(
+        parts,
+        steps,
         model=points if flat else partial(diffusion.images, shape, width or 32, times or 100, schedule),
-        data=parts,
         objective=Denoised(),
         optimizer=optimizer("adam", lr=lr or (1e-2 if flat else 2e-3)),
         schedule=warmup_cosine(),
         clip_norm=1.0,
         batch_size=batch_size,
-        steps=steps,
-        evaluate_every=max(steps // 10, 1),
-        callbacks=(FinalReport(partial(report, parts)),),
     )

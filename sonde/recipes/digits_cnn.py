@@ -31,7 +31,7 @@ def recipe(
         hidden: width of the dense layer
         dropout: dropout probability before each dense layer
         shift: largest shift of a training image in pixels
-        shifted: share of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift costs an edge
+        shifted: fraction of the training images that are shifted; the digits fill their 8 x 8 pixels, so a shift cuts an edge off
         batch_size: examples per update
         lr: initial learning rate, with cosine decay to 0
         weight_decay: weight decay coefficient

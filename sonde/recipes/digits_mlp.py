@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.catalog import load
 from ..models.mlp import MLP
-from ..objectives.categorical import Categorical
-from ..optim.build import optimizer
 from ..optim.schedules import cosine
+from .tools.parts import image_classifier
 
 
 def recipe(
@@ -34,12 +32,6 @@ def recipe(
         lr: initial learning rate, with cosine decay to 0
         epochs: passes over the training data
     """
-    return Recipe(
-        model=partial(MLP, widths=(64, *hidden, 10), activation=activation, norm=norm, dropout=dropout),
-        data=partial(load, "digits"),
-        objective=Categorical(classes=10),
-        optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
-        schedule=cosine(),
-        batch_size=batch_size,
-        epochs=epochs,
-    )
+    model = partial(MLP, widths=(64, *hidden, 10), activation=activation, norm=norm, dropout=dropout)
+    fields: dict[str, Any] = {"schedule": cosine(), "channels_last": False, "batch_size": batch_size, "epochs": epochs}
+    return image_classifier(model, "digits", lr, weight_decay=0.01, **fields)

@@ -31,7 +31,7 @@ def recipe(
         width: channels of the first convolution; each further one has twice as many
         hidden: width of the dense layer
         dropout: dropout probability before each dense layer
-        smoothing: share of each target spread over all classes
+        smoothing: label smoothing: fraction of each target spread over all classes
         shift: largest shift of a training image in pixels
         flip: mirror half of the training images
         batch_size: examples per update

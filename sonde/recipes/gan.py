@@ -1,4 +1,4 @@
-"""A generative adversarial network: draws points in the plane, or small pictures, and shows its samples."""
+"""A generative adversarial network of points in the plane, or small images, and its samples."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from ..objectives.adversarial import Adversarial
 from ..optim.build import optimizer
 from ..optim.initialize import initialize
 from ..optim.schedules import cosine
-from .tools.samples import SampleName, report, shape_of, unlabeled
-from .tools.shown import FinalReport
+from .tools.samples import load_unlabeled, sample_recipe, shape_of
 
 
 def recipe(
-    data: SampleName = "moons",
+    data: str = "moons",
     latent: Annotated[int, Range(1, 1024)] | None = None,
     width: Annotated[int, Range(1, 1024)] | None = None,
     r1: Annotated[float, Range(least=0)] | None = None,
@@ -28,33 +27,32 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 6000,
     seed: int = 0,
 ) -> Recipe:
-    """A generator and a discriminator play against each other, in turn; at the end samples, beside real examples.
+    """Train a generator and a discriminator against each other, in turn; at the end samples next to real examples.
 
     Args:
-        data: points in the plane (moons, rings, spirals) or pictures; mnist and fashion_mnist need $SONDE_DATA or internet access
-        latent: numbers of noise; by default 4 for points and 32 for pictures
-        width: of the hidden layers, or channels at the full size; by default 64 or 32
-        r1: factor of the penalty on the discriminator's slope; by default 0 for points and 5 for pictures, which else collapse to one
-        smoothing: real examples are to be called real with a probability of 1 less this
+        data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
+            mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
+        latent: dimension of the noise; by default 4 for points and 32 for images
+        width: of the hidden layers, or channels at full resolution; by default 64 or 32
+        r1: weight of the gradient penalty on the discriminator; by default 0 for points and 5 for images, which collapse without it
+        smoothing: label smoothing: the target of real examples is 1 - smoothing
         discriminator_steps: steps of the discriminator for each step of the generator
         batch_size: examples per update
         lr: learning rate of both networks, with cosine decay to 0
-        steps: updates of either network; with discriminator_steps 2 every third is the generator's
+        steps: updates of either network; with discriminator_steps 2 every third one is of the generator
     """
-    parts = unlabeled(data, seed)
+    parts = load_unlabeled(data, seed)
     shape = shape_of(parts)
     flat = len(shape) == 1
     points = partial(gan.points, shape[0], latent or 4, width or 64, 3)
-    return Recipe(
+    return sample_recipe(
+        parts,
+        steps,
         model=points if flat else partial(gan.images, shape, latent or 32, width or 32),
-        data=parts,
         objective=Adversarial(smoothing, r1 if r1 is not None else 0.0 if flat else 5.0, discriminator_steps),
         optimizer=optimizer("adam", lr=lr, betas=(0.5, 0.9)),
         schedule=cosine(),
         initialize=initialize("he_normal"),
         clip_norm=1.0 if flat else 0.0,
         batch_size=batch_size,
-        steps=steps,
-        evaluate_every=max(steps // 10, 1),
-        callbacks=(FinalReport(partial(report, parts)),),
     )

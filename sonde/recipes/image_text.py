@@ -1,9 +1,9 @@
-"""Images and captions in one space (CLIP): trained on pairs alone; ends with captions found for images, also captions never seen.
+"""Images and captions in one embedding space (CLIP), trained on pairs; ends with retrieval of captions, also of unseen ones.
 
-A caption never seen is a new combination of known words: some kind of thing in a color, size and place it never had in training.
-All images of it are kept out too, so neither encoder has met it.  At the end each test image looks for its caption among all 36;
-what is told apart are images whose caption was seen and those whose caption was not.  What is mistaken is nearly always the kind
-of the thing: the image encoder decides, and with two convolutions and half the images one seed found but half of the unseen ones.
+An unseen caption is a new combination of known words: a shape with a color, size and side it never had in training.  All its
+images are left out of training too, so neither encoder has seen it.  At the end each test image retrieves its caption among all
+36; accuracy is reported for seen and unseen captions.  Errors are nearly always about the kind of shape: the image encoder
+decides, and with two convolutions and half the images one seed retrieved only half of the unseen captions.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from ..models.topologies import Seq2Vec
 from ..objectives.contrastive import Contrastive
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import FinalReport
 
 ROWS = 9
-"""captions whose images are drawn"""
+"""captions with images in the figure"""
 
 
 def recipe(
@@ -52,22 +52,22 @@ def recipe(
 
     Args:
         size: height and width of an image
-        images: how many are made, of which 15 % are for validation and 15 % for the test
-        unseen: of the 36 captions so many, with their images, are kept out of training
-        width: numbers of the vector of an image or caption
+        images: examples in all, 15 % for validation and 15 % for the test
+        unseen: captions, of 36, that are left out of training with their images
+        width: dimension of the embeddings
         channels: of each convolution of the image encoder
-        mixer: what reads a caption, by name
+        mixer: sequence mixer of the text encoder, by name
         batch_size: pairs per update, each compared with all others
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         steps: updates
     """
     data = load("shapes", seed=seed, n=images, size=size, color=True, target="caption")
-    captions, lengths = distinct(data)
-    kept = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
-    seen = (caption_number(data.train[:], captions).unsqueeze(1) == kept).any(1)
+    captions, lengths = distinct_captions(data)
+    seen_captions = torch.randperm(len(captions), generator=generator(seed, "unseen"))[unseen:]
+    seen = (caption_number(data.train[:], captions).unsqueeze(1) == seen_captions).any(1)
     parts = {name: image_caption_pairs(source, seen if name == "train" else None) for name, source in data.splits.items()}
     data = replace(data, **parts, task="other", classes=())  # type: ignore[arg-type]
-    build = partial(pair, (3, *channels), size, data.reader.vocabulary.size, width, mixer)
+    build = partial(build_clip, (3, *channels), size, data.reader.vocabulary.size, width, mixer)
     return Recipe(
         model=build,
         data=data,
@@ -76,36 +76,36 @@ def recipe(
         schedule=warmup_cosine(),
         clip_norm=1.0,
         batch_size=batch_size,
-        drop_last=True,  # the loss grows with the pairs that are compared
+        drop_last=True,  # the loss grows with the number of pairs
         steps=steps,
         evaluate_every=max(steps // 5, 1),
         evaluate_batch_size=batch_size,
-        callbacks=(FinalReport(partial(report, data, captions, lengths, kept)),),
+        callbacks=(FinalReport(partial(report, data, captions, lengths, seen_captions)),),
     )
 
 
-def pair(channels: tuple[int, ...], size: int, words: int, width: int, mixer: str) -> nn.Module:
-    """A convolutional network for images and a reader of captions, into vectors of one width."""
+def build_clip(channels: tuple[int, ...], size: int, words: int, width: int, mixer: str) -> nn.Module:
+    """An image encoder and a text encoder into one embedding space."""
     return Clip(
         CNN(channels, width, 128, image=(size, size), dropout=0.2, norm=True), Seq2Vec(words, width, width=64, mixer=mixer, pool="mean")
     )
 
 
-def report(data: Data, captions: Tensor, lengths: Tensor, kept: Tensor, model: Any, folder: Path) -> Mapping[str, str]:
-    """How often the right one of all captions is found for an image of the test part; and the images found for some captions."""
+def report(data: Data, captions: Tensor, lengths: Tensor, seen_captions: Tensor, model: Any, folder: Path) -> Mapping[str, str]:
+    """Accuracy of retrieving the caption of each test image, and the images retrieved for some captions."""
     assert data.test is not None
     batch = data.test[torch.arange(len(data.test))]
-    wanted = caption_number(batch, captions)
+    target = caption_number(batch, captions)
     scores = similarity(model, batch, captions, lengths)
-    right = scores.argmax(1) == wanted
-    seen = (wanted.unsqueeze(1) == kept).any(1)
-    new = sorted({*range(len(captions))} - {*kept.tolist()})
+    right = scores.argmax(1) == target
+    seen = (target.unsqueeze(1) == seen_captions).any(1)
+    new = sorted({*range(len(captions))} - {*seen_captions.tolist()})
     nearest = scores.topk(ACROSS, 0).indices.mT
-    rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or kept.tolist())[:ROWS]]
-    note = f"Of {len(batch):,} test images those nearest to captions {'never ' if new else ''}seen in training, the nearest first."
+    rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or seen_captions.tolist())[:ROWS]]
+    note = f"The nearest of {len(batch):,} test images to captions {'never ' if new else ''}seen in training, nearest first."
     sheet(folder, "found", "Images found for captions", rows, note)
-    summary = {"retrieval": _share(right[seen], "captions seen in training", len(captions))}
-    return summary if seen.all() else summary | {"unseen": _share(right[~seen], "captions never seen", len(captions))}
+    summary = {"retrieval": _accuracy(right[seen], "captions seen in training", len(captions))}
+    return summary if seen.all() else summary | {"unseen": _accuracy(right[~seen], "captions never seen", len(captions))}
 
 
 @torch.no_grad()
@@ -116,28 +116,28 @@ def similarity(model: Any, batch: Batch, captions: Tensor, lengths: Tensor) -> T
 
 
 def image_caption_pairs(source: Any, rows: Tensor | None) -> TensorSource:
-    """Pairs of images and captions, those that are true in `rows`, without the names of the shapes."""
+    """Pairs of images and captions, those selected by `rows`, without the labels of the shapes."""
     fields = {name: tensor if rows is None else tensor[rows] for name, tensor in source.fields.items() if name != "y"}
     return TensorSource(**fields)
 
 
-def distinct(data: Data) -> tuple[Tensor, Tensor]:
-    """All different captions (N, T) of a set, and their lengths."""
+def distinct_captions(data: Data) -> tuple[Tensor, Tensor]:
+    """All distinct captions (N, T) of a data set, and their lengths."""
     whole = [source[torch.arange(len(source))] for source in data.splits.values()]
     rows = torch.cat([torch.cat([part.lengths.unsqueeze(1), part.text], 1) for part in whole]).unique(dim=0)
     return rows[:, 1:], rows[:, 0]
 
 
 def caption_number(batch: Batch, captions: Tensor) -> Tensor:
-    """(B,) the number of each example's caption."""
+    """(B,) the index of each example's caption."""
     return (batch.text.unsqueeze(1) == captions).all(-1).int().argmax(1)
 
 
 def _short(data: Data, caption: Tensor, length: Tensor) -> str:
-    """A caption by the words that differ, short enough to stand beside a row."""
+    """The words of a caption that differ between captions, short enough for a label."""
     words = data.reader.vocabulary.decode(caption[: int(length)]).split()
     return " ".join({"left": "←", "right": "→"}.get(word, word) for word in words if word not in ("a", "on", "the"))
 
 
-def _share(right: Tensor, what: str, among: int) -> str:
-    return f"{float(right.double().mean()):.1%} of {len(right)} test images find theirs among {among} ({what}; chance {1 / among:.1%})"
+def _accuracy(right: Tensor, what: str, among: int) -> str:
+    return f"{float(right.double().mean()):.1%} of {len(right)} test images retrieve theirs among {among} ({what}; chance {1 / among:.1%})"

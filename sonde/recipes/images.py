@@ -16,7 +16,7 @@ from ..models.cnn import CNN
 from .tools.parts import image_classifier
 
 UPDATES = 600
-"""fewer than these leave a network nearly as it began, however few the pictures are"""
+"""default minimum of updates: with fewer a network hardly trains, however few the images"""
 
 
 def recipe(
@@ -35,7 +35,7 @@ def recipe(
 
     Args:
         data: where the class folders are
-        size: height and width all images are brought to
+        size: height and width that all images are resized to
         channels: of each convolution
         hidden: width of the dense layer
         dropout: dropout probability before each dense layer
@@ -43,10 +43,10 @@ def recipe(
         skip_corrupt: leave out images that cannot be read, and count them
         batch_size: examples per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
-        epochs: passes over the training data; by default 20, or as many as make 600 updates where pictures are few
+        epochs: passes over the training data; by default 20, or more where images are few, for at least 600 updates
     """
     if data.is_file():
-        raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of pictures for each class")
+        raise BadInput(f"'{data}' is a file", where="images", fix="give a folder that has a folder of images for each class")
     dataset = load(data, size=size, skip_corrupt=skip_corrupt)
     colors = dataset.train[:1].x.shape[1]
     shift = augment.shift(max(1, size // 16))

@@ -1,4 +1,4 @@
-"""Learning in context: every sequence has a new rule, shown by examples; the weights stay, the answer is in the sequence."""
+"""In-context learning: every sequence has a new mapping from keys to values, given by examples within the sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import in_context
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe
 
 
 def recipe(
@@ -22,11 +22,11 @@ def recipe(
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
-    """Name the value of each key that came before in the same sequence; accuracy counts these answers alone.
+    """Predict the value of each key that appeared earlier in the sequence; accuracy counts these answers alone.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-        shots: pairs of a key and its value in a sequence
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        shots: pairs of a key and its value per sequence
         keys: different keys
         values: different values
         depth: blocks
@@ -36,4 +36,4 @@ def recipe(
         steps: updates
     """
     data = in_context(seed, shots=shots, keys=keys, values=values)
-    return training(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch_size, lr, steps)
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), 2 * shots), data, batch_size, lr, steps)

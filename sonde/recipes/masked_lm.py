@@ -1,4 +1,4 @@
-"""A masked language model in the manner of BERT: some tokens are hidden, and the model says what they were, from both sides."""
+"""A masked language model as BERT: some tokens are masked, and the model predicts them from both sides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import freeze_held_out, masking
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe, window_data
 
 
 def recipe(
@@ -26,16 +26,16 @@ def recipe(
     data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A masked language model; its loss is in nats per hidden token, and accuracy counts hidden tokens alone.
+    """A masked language model; its loss is in nats per masked token, and accuracy counts masked tokens alone.
 
     Args:
-        mixer: what moves information along the sequence, by name; one that looks both ways sees the most
+        mixer: sequence mixer by name (`sonde list mixers`), with its options; a bidirectional one sees both sides
         depth: blocks
         width: model dimension
-        context: tokens of a training window
-        level: what a token is
-        most: most different tokens
-        rate: share of the tokens to predict; of these 80 % are masked, 10 % replaced by another and 10 % left as they are
+        context: tokens per training window
+        level: kind of tokens
+        most: largest vocabulary
+        rate: fraction of the tokens to predict: 80 % of them are masked, 10 % replaced by a random token and 10 % unchanged
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
@@ -44,5 +44,5 @@ def recipe(
     dataset = window_data(data, context, overlap=4, specials=("mask",), share=0.2, level=level, most=most)
     hide = masking(dataset.reader.vocabulary, rate)
     model = network(mixer, width, depth, len(dataset.classes), context, tied=True)
-    base = training(model, replace(freeze_held_out(dataset, hide, seed), name=f"{dataset.name}, {rate:.0%} hidden"), batch_size, lr, steps)
-    return base.replace(augment=hide)
+    frozen = replace(freeze_held_out(dataset, hide, seed), name=f"{dataset.name}, {rate:.0%} hidden")
+    return sequence_recipe(model, frozen, batch_size, lr, steps).replace(augment=hide)

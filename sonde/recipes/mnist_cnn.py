@@ -20,7 +20,7 @@ def recipe(
     lr: Annotated[float, Range(above=0)] = 2e-3,
     epochs: Annotated[float, Range(above=0)] = 5,
 ) -> Recipe:
-    """A CNN on MNIST, 60,000 + 10,000 digits of 28 x 28 pixels; a mirrored digit is no digit, so there are no flips.
+    """A CNN on MNIST, 60,000 + 10,000 digits of 28 x 28 pixels; without flips, which change a digit.
 
     Args:
         width: channels of the first convolution; each further one has twice as many

@@ -1,4 +1,4 @@
-"""Given names, letter by letter: a language model that ends by making up new ones."""
+"""Given names, letter by letter: a language model that ends by sampling new ones."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ..data.text.tokenizer import Tokenizer, special
 from ..generate import generate
 from ..generate.stop import Stop, no_text
 from ..models.ngram import Ngram
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
-from .tools.shown import FinalReport, causal
+from .tools.final_report import FinalReport
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, require_causal, sequence_recipe
 from .tools.texts import given_names
 
 SHOWN, LONGEST = 20, 24
 ORDER = 4
-"""of the n-gram model beside it"""
+"""n of the n-gram baseline"""
 
 
 def recipe(
@@ -34,42 +34,38 @@ def recipe(
     data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A language model over the letters of names; the run shows names it made up, and the loss of an n-gram model beside its own.
+    """A language model over the letters of names; at the end sampled names, and the loss of an n-gram model for comparison.
 
     Args:
-        mixer: what moves information along a name; its options may follow: "gla heads=8"
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
         depth: blocks
-        width: numbers per letter
+        width: model dimension
         batch_size: names per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
-        data: a text with one name in each line; by default 29,494 given names (names/names.txt of a data folder), and where
-            that is missing a few that are bundled
+        data: a text file with one name per line; by default 29,494 given names (names/names.txt of a data folder), and where
+            that is missing a few bundled ones
     """
-    causal(mixer, width)
-    dataset = _lines(data, seed)
+    require_causal(mixer, width)
+    origin, lines = given_names(data)
+    dataset = letter_data(f"names: {origin}", lines, seed)
     longest = max(LONGEST, *(len(row) for row in _rows(dataset.train)))
-    base = training(network(mixer, width, depth, len(dataset.classes), longest), dataset, batch_size, lr, steps)
+    base = sequence_recipe(network(mixer, width, depth, len(dataset.classes), longest), dataset, batch_size, lr, steps)
     return base.replace(callbacks=(FinalReport(partial(_sample_names, dataset, seed)),))
 
 
-def _lines(file: Path | None, seed: int) -> Data:
-    origin, lines = given_names(file)
-    return letter_data(f"names: {origin}", lines, seed)
-
-
 def _sample_names(data: Data, seed: int, model: Any, folder: Path) -> dict[str, str]:
-    """Some names, how many of them it learned by heart, and what counting would have given."""
+    """Sampled names, how many of them are in the training list, and the loss of an n-gram model."""
     letters: Tokenizer = data.reader.vocabulary
     start, end, pad = (special(letters, name) for name in ("start", "end", "pad"))
     device = next(model.parameters()).device
     stop = Stop(end=end, pad=pad, barred=no_text(letters))
     rows = generate(model, torch.full((SHOWN, 1), start, device=device), LONGEST - 1, stop=stop, seed=seed)
     samples = [letters.decode(row[(row != end) & (row != pad)].cpu()) for row in rows]
-    train_rows, held = _rows(data.train), _rows(data.valid)
+    train_rows, valid_rows = _rows(data.train), _rows(data.valid)
     known = {letters.decode(row[1:-1]) for row in train_rows}
-    scores = Ngram(train_rows, letters.size, ORDER).scores(held)
-    predicted = torch.cat(held) != start  # that token is given
+    scores = Ngram(train_rows, letters.size, ORDER).scores(valid_rows)
+    predicted = torch.cat(valid_rows) != start  # that token is given
     return {
         "made up": f"{', '.join(samples)} ({sum(name in known for name in samples)} of {SHOWN} are in the training list)",
         "baseline": f"a {ORDER}-gram model has a validation loss of {-float(scores[predicted].mean()):.4f}",

@@ -1,4 +1,4 @@
-"""Thirty noisy points of a sine wave and a net that can learn them by heart; every remedy against it is an option."""
+"""Thirty noisy points of a sine wave and a net large enough to memorize them; every regularizer is an option."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULES: dict[str, tuple[str, float, dict]] = {
     "decoupled": ("adamw", 0.5, {}),
     "l1": ("proximal", 0.02, {"adaptive": True}),
 }
-"""penalty -> rule, strength that suits it, options"""
+"""penalty -> optimizer, default strength, options"""
 
 
 def recipe(
@@ -39,17 +39,17 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 1500,
     seed: int = 0,
 ) -> Recipe:
-    """Regression on few points: without a remedy the training error goes to 0 and the validation error rises.
+    """Regression on few points: without regularization the training error goes to 0 and the validation error rises.
 
     Args:
-        points: training points; three for every two of them are for validation, and as many for the test
-        noise: deviation of the noise on y
+        points: training points; there are half as many again for validation, and for the test
+        noise: standard deviation of the noise on y
         width: units of both hidden layers
-        penalty: on the weights: squares in the loss (l2), decay beside it (decoupled), or absolute values with real zeros (l1)
-        strength: of the penalty; by default one that suits it
+        penalty: on the weights: squares in the loss (l2), decoupled weight decay (decoupled), or absolute values with exact zeros (l1)
+        strength: weight of the penalty; by default 0.001 for l2, 0.5 for decoupled and 0.02 for l1
         dropout: dropout probability of hidden values
-        jitter: augmentation: deviation of noise on x, drawn anew for each batch
-        patience: checks without progress after which to stop and go back to the best weights; 0 never stops
+        jitter: augmentation: standard deviation of the noise on x, drawn anew for each batch
+        patience: evaluations without a better validation loss before it stops and restores the best weights; 0 never stops
         lr: learning rate
         steps: updates at most
     """
@@ -69,12 +69,12 @@ def recipe(
 def _rule(penalty: str, strength: float | None, lr: float) -> Optimizer:
     name, usual, options = RULES[penalty]
     if penalty == "none" and strength is not None:
-        raise BadInput("strength has nothing to act on", where="recipe 'overfit'", fix="add --penalty l2, decoupled or l1")
+        raise BadInput("strength has no effect without a penalty", where="recipe 'overfit'", fix="add --penalty l2, decoupled or l1")
     return optimizer(name, lr=lr, weight_decay=usual if strength is None else strength, **options)
 
 
 def _few_points(points: int, noise: float, seed: int) -> Data:
-    """Few points to learn from and plenty to evaluate on: only the training part is cut."""
+    """Few points to train on and many to evaluate on: only the training part is cut."""
     whole = load("sine", seed, n=10 * points, noise=noise)
     first = whole.train[:points]
     return replace(whole, train=TensorSource(first.x, first.y))

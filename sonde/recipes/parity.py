@@ -1,4 +1,4 @@
-"""Is the number of ones so far odd?  A state that must flip for ever, which few recurrences can do."""
+"""Is the number of ones so far odd?  The state must flip at every one, which few recurrences can do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import parity
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe
 
 
 def recipe(
@@ -22,14 +22,14 @@ def recipe(
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
-    """The sum so far modulo a number; the test sequences are longer, so only a state that goes on for ever solves it.
+    """The running sum modulo a number; the test sequences are longer, so only a recurrent state that generalizes over length solves it.
 
     A gate between 0 and 1 cannot flip a sign.  The delta rule with its strength up to 2 can: I - 2 k k^T is a reflection.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "deltanet negative=true"
-        length: tokens of a training sequence
-        longer: test sequences are so many times as long
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "deltanet negative=true"
+        length: tokens per training sequence
+        longer: length of a test sequence, in training lengths
         modulus: 2 is parity
         depth: blocks
         width: model dimension
@@ -38,4 +38,4 @@ def recipe(
         steps: updates
     """
     data = parity(seed, length=length, modulus=modulus, longer=longer)
-    return training(network(mixer, width, depth, len(data.classes), length * longer), data, batch_size, lr, steps)
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), length * longer), data, batch_size, lr, steps)

@@ -1,4 +1,4 @@
-"""An autoregressive model of small pictures: one gray pixel after another, an exact likelihood, and digits drawn on request."""
+"""An autoregressive model of small images, pixel by pixel: exact likelihoods, and samples of each class."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from ..core.batch import Batch, Data
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.tensors import TensorSource
 from ..models.pixels import Pixels, levels_of
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
+from .tools.samples import pixel_levels
+from .tools.sequence import require_causal
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import FinalReport, causal
 
-MOST = 500
-"""test pictures whose likelihood is told for every label"""
+MAX_TEST = 500
+"""test images whose likelihood is computed under every label"""
 
 
 def recipe(
@@ -44,20 +46,21 @@ def recipe(
     """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others, of 784 pixels in a row, take long and need $SONDE_DATA or internet access
-        levels: gray values of a pixel; by default 17 for the digits, which have no more, and 4 for the others
-        mixer: what carries information from pixel to pixel; its options may follow: "attention heads=4"
-        width: numbers per pixel inside
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist, of 784 pixels, take long and need $SONDE_DATA or internet access
+        levels: gray values of a pixel; by default all where there are at most 32 (17 in the digits), else 4
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "attention heads=4"
+        width: model dimension
         depth: blocks
         dropout: dropout probability
-        batch_size: pictures per update
+        batch_size: images per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
-    causal(mixer, width)
-    grays = levels or (17 if data == "digits" else 4)
-    parts = quantize_levels(load(data, seed=seed, standardize=False), grays)
+    require_causal(mixer, width)
+    gray = load_kind("images", data, seed, standardize=False)
+    grays = levels or (present if 2 <= (present := pixel_levels(gray)) <= 32 else 4)
+    parts = quantize_levels(gray, grays)
     high, wide = parts.train[:1].x.shape[1:]
     return Recipe(
         model=partial(Pixels, (high, wide), grays, len(parts.classes), width, depth, mixer, dropout),
@@ -74,7 +77,7 @@ def recipe(
 
 
 def quantize_levels(data: Data, levels: int) -> Data:
-    """Gray pictures as whole numbers (N, H, W), input and target at once, with their labels beside."""
+    """Gray images as integer levels (N, H, W), as input and target, with their labels as `label`."""
 
     def part(batch: Batch) -> TensorSource:
         x = levels_of(batch.x, levels)
@@ -86,40 +89,40 @@ def quantize_levels(data: Data, levels: int) -> Data:
 
 @torch.no_grad()
 def report(data: Data, model: Pixels, folder: Path) -> Mapping[str, str]:
-    """Nats and bits of the test part beside pixels that do not look at each other, and pictures of each class."""
+    """Nats and bits of the test part, those of independent pixels for comparison, and samples of each class."""
     assert data.test is not None
     model.eval()
-    test, kinds = data.test[:MOST], len(data.classes)
+    test, kinds = data.test[:MAX_TEST], len(data.classes)
     every = torch.stack([each_log_prob(model, test.x, torch.full_like(test.label, kind)) for kind in range(kinds)], 1)
     log_prob = float(every.gather(1, test.label.unsqueeze(1)).mean())
-    apart = independent(data, test, model.levels)
+    baseline = independent(data, test, model.levels)
     right = float((every.argmax(1) == test.label).double().mean())
     labels = torch.arange(kinds).repeat_interleave(ACROSS)
     drawn = model.sample(len(labels), labels, generator(0, "report")).unsqueeze(1) / (model.levels - 1)
     rows = zip(data.classes, drawn.split(ACROSS))
-    sheet(folder, "samples", "Drawn pixel by pixel", rows, "Each row was asked for by its label; nothing is chosen by hand.")
+    sheet(folder, "samples", "Drawn pixel by pixel", rows, "Each row is conditioned on its label; nothing is chosen by hand.")
     return {
-        "log p(x)": f"{log_prob:.2f} nats a picture, {_bits(log_prob, test.x):.3f} bits a pixel ({len(test):,} test pictures)",
-        "independent pixels": f"{apart:.2f} nats, {_bits(apart, test.x):.3f} bits: each drawn by how often its levels came at its place",
-        "labels": f"{right:.4f} of them right by Bayes' rule: where p(x; label) is largest",
+        "log p(x)": f"{log_prob:.2f} nats per image, {_bits(log_prob, test.x):.3f} bits per pixel ({len(test):,} test images)",
+        "independent pixels": f"{baseline:.2f} nats, {_bits(baseline, test.x):.3f} bits: by the frequency of each level at its position",
+        "labels": f"{right:.4f} accuracy of the label with the largest p(x; label), by Bayes' rule",
     }
 
 
 def each_log_prob(model: Pixels, x: Tensor, label: Tensor) -> Tensor:
-    """(B,) in pieces that fit into memory."""
+    """(B,) in chunks that fit into memory."""
     return torch.cat([model.log_prob(*part) for part in zip(x.split(128), label.split(128))])
 
 
 def independent(data: Data, test: Batch, levels: int) -> float:
-    """Mean log-probability where a pixel knows its place and the label, but no other pixel; a tenth is added to every count."""
+    """Mean log-probability of independent pixels given position and label; a tenth is added to every count."""
     train = data.train[:]
-    often = torch.full((len(data.classes), train.x[0].numel(), levels), 0.1, dtype=torch.float64)
+    counts = torch.full((len(data.classes), train.x[0].numel(), levels), 0.1, dtype=torch.float64)
     for level in range(levels):
-        often[..., level].index_add_(0, train.label, (train.x == level).flatten(1).double())
-    chances = (often / often.sum(-1, keepdim=True)).log()
-    return float(chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).sum((1, 2)).mean())
+        counts[..., level].index_add_(0, train.label, (train.x == level).flatten(1).double())
+    log_probs = (counts / counts.sum(-1, keepdim=True)).log()
+    return float(log_probs[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).sum((1, 2)).mean())
 
 
 def _bits(nats: float, x: Tensor) -> float:
-    """Bits a pixel from the log-probability of a picture."""
+    """Bits per pixel from the log-probability of an image."""
     return -nats / x[0].numel() / math.log(2)

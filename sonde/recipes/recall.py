@@ -1,4 +1,4 @@
-"""Pairs of keys and values to remember, then to look up: how much does the memory of a mixer hold?"""
+"""Associative recall: pairs of keys and values, then keys to look up.  How many pairs can the state of a mixer hold?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import recall
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe
 
 
 def recipe(
@@ -21,11 +21,11 @@ def recipe(
     steps: StepCount = 600,
     seed: int = 0,
 ) -> Recipe:
-    """Look up values by their keys; accuracy counts the questions alone.
+    """Look up values by their keys; accuracy counts the answers alone.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-        pairs: how many have to be remembered at once
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        pairs: pairs to remember at once
         keys: different keys, and as many different values
         depth: blocks
         width: model dimension
@@ -34,4 +34,4 @@ def recipe(
         steps: updates
     """
     data = recall(seed, pairs=pairs, keys=keys)
-    return training(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch_size, lr, steps)
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch_size, lr, steps)

@@ -1,4 +1,4 @@
-"""A running count that begins again at each reset: can a mixer forget at once?"""
+"""A running count that starts again at each reset token: can a mixer forget at once?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.sequences import reset
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe
 
 
 def recipe(
@@ -22,13 +22,13 @@ def recipe(
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
-    """Count ones since the last reset; one block, so that the mixer has to do it.
+    """Count the ones since the last reset; one block by default, so that the mixer has to do it.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
-        length: tokens of a sequence
-        top: the largest answer; from there on it stays
-        chance: share of resets
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        length: tokens per sequence
+        top: largest count; more ones leave it there
+        chance: probability of a reset token
         depth: blocks
         width: model dimension
         batch_size: sequences per update
@@ -36,4 +36,4 @@ def recipe(
         steps: updates
     """
     data = reset(seed, length=length, top=top, chance=chance)
-    return training(network(mixer, width, depth, len(data.classes), length), data, batch_size, lr, steps)
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), length), data, batch_size, lr, steps)

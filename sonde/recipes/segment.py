@@ -1,4 +1,4 @@
-"""A U-Net that outlines shapes: which pixel belongs to which thing; ends with the overlap of answer and truth (IoU)."""
+"""Semantic segmentation of shapes by a U-Net; ends with the overlap of prediction and truth (IoU)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..models.unet import UNet
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import FinalReport
 
 AT_ONCE = 64
-"""images answered together"""
+"""images per evaluation batch"""
 COLORS = torch.tensor([[0.15, 0.15, 0.15], [0.95, 0.8, 0.3], [0.25, 0.75, 0.8], [0.9, 0.5, 0.8]])
-"""of the ground and the three kinds of things: others than those of the images, where a color tells nothing of the kind"""
+"""of the background and the three classes; different from those of the images, where color is independent of class"""
 
 
 def recipe(
@@ -40,16 +40,16 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 1200,
     seed: int = 0,
 ) -> Recipe:
-    """Discs, squares and crosses outlined, pixel by pixel; at the end the test part is answered and drawn.
+    """Segment discs, squares and crosses; at the end IoU on the test part, and a figure of predictions.
 
     Args:
         size: height and width of an image, a multiple of 2^depth
-        many: things in each image; later ones hide earlier ones
-        color: things are red, green or blue; in gray it is not visible which of two that overlap hides the other
-        images: how many are made, of which 15 % are for validation and 15 % for the test
-        noise: deviation of Gaussian noise on every pixel
+        many: shapes per image; later ones hide earlier ones
+        color: shapes are red, green or blue; in gray it is not visible which of two overlapping shapes is in front
+        images: examples in all, 15 % for validation and 15 % for the test
+        noise: standard deviation of Gaussian noise on every pixel
         width: channels of the first level; each level below has twice as many
-        depth: how often the image is halved
+        depth: number of downsamplings by 2
         batch_size: images per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         steps: updates
@@ -62,7 +62,7 @@ def recipe(
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(),
         batch_size=batch_size,
-        drop_last=True,  # batch norm needs more than a handful of examples
+        drop_last=True,  # batch norm needs more than a few examples
         steps=steps,
         evaluate_every=max(steps // 5, 1),
         evaluate_batch_size=AT_ONCE,
@@ -72,26 +72,26 @@ def recipe(
 
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
-    """The overlap of answer and truth on the test part, and a picture of some of them in the run's folder."""
+    """IoU on the test part, and a figure of some predictions in the run's folder."""
     assert data.test is not None
-    predicted, wanted, x = predict_test(model, data)
-    overlap = iou(predicted, wanted, len(data.classes))
-    scores = ", ".join(f"{name} {share:.3f}" for name, share in zip(data.classes, overlap.tolist()))
-    three = {"image": x, "truth": COLORS[wanted].movedim(-1, 1), "answer": COLORS[predicted].movedim(-1, 1)}
-    rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in three.items()]
+    predicted, target, x = predict_test(model, data)
+    overlap = iou(predicted, target, len(data.classes))
+    scores = ", ".join(f"{name} {value:.3f}" for name, value in zip(data.classes, overlap.tolist()))
+    panels = {"image": x, "truth": COLORS[target].movedim(-1, 1), "prediction": COLORS[predicted].movedim(-1, 1)}
+    rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in panels.items()]
     sheet(
         folder,
         "outlines",
-        "Outlined shapes",
+        "Segmented shapes",
         rows,
-        "The first images of the test part: answers are yellow for a disc, turquoise for a square, pink for a cross.",
+        "The first images of the test part: predictions are yellow for a disc, turquoise for a square, pink for a cross.",
     )
     return {"IoU": f"{float(overlap.mean()):.4f} ({scores}; {len(data.test)} images of the test part)"}
 
 
 @torch.no_grad()
 def predict_test(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
-    """The likeliest class of each pixel of the test part, the right one, and the images."""
+    """Predicted class of each pixel of the test part, true class, and images."""
     assert data.test is not None
     model.eval()
     batches = [data.test[torch.arange(i, min(i + AT_ONCE, len(data.test)))] for i in range(0, len(data.test), AT_ONCE)]
@@ -99,8 +99,8 @@ def predict_test(model: Any, data: Data) -> tuple[Tensor, Tensor, Tensor]:
     return predicted, torch.cat([batch.y for batch in batches]), torch.cat([batch.x for batch in batches])
 
 
-def iou(predicted: Tensor, wanted: Tensor, classes: int) -> Tensor:
-    """(classes,) pixels that answer and truth both give to a class, as a share of those that one of them does."""
-    pairs = torch.bincount((wanted * classes + predicted).flatten(), minlength=classes**2).view(classes, classes).double()
+def iou(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
+    """(classes,) intersection over union of the pixels predicted and labeled as each class."""
+    pairs = torch.bincount((target * classes + predicted).flatten(), minlength=classes**2).view(classes, classes).double()
     both = pairs.diagonal()
     return both / (pairs.sum(0) + pairs.sum(1) - both)

@@ -1,7 +1,6 @@
-"""Is a sentence or review positive or negative?  One vector from any number of words, with any mixer, in both directions.
+"""Sentiment classification: is a sentence or review positive or negative?  With any mixer, in one or both directions.
 
-Few sentences are labeled but many more are at hand, so the embeddings begin as word vectors: what stands near what in reviews
-that are read without their labels.
+Labeled sentences are few, so the embeddings are initialized with word vectors, learned from reviews without their labels.
 """
 
 from __future__ import annotations
@@ -17,10 +16,11 @@ from torch import Generator, Tensor, nn
 
 from ..core import batch as fields
 from ..core.batch import Data
+from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import fetch
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.text.corpora import IMDB, reviews
 from ..data.text.documents import DocumentSource, Ragged
 from ..data.text.tokenizer import special
@@ -28,12 +28,13 @@ from ..models.topologies import Seq2Vec
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth
-from .tools.shown import FinalReport
-from .tools.texts import grammar_sentences
 
+TOY = "toy_sentiment"
+"""the generated sentences that serve where no data folder has real ones"""
 SPREAD = 0.3
-"""deviation of the numbers of an embedding at the start; of 0.25 to 1, small ones did best on the validation part"""
+"""standard deviation of the initial embeddings; from 0.25 to 1, small ones did best on the validation part"""
 
 
 def recipe(
@@ -42,7 +43,7 @@ def recipe(
     width: ModelWidth = 128,
     bidirectional: bool = True,
     pool: Literal["mean", "last"] = "mean",
-    data: Literal["sst2", "sentence_polarity", "imdb", "toy"] | None = None,
+    data: str | None = None,
     level: Literal["wordpiece", "words", "bpe", "char"] = "wordpiece",
     most: Annotated[int, Range(300, 1_000_000)] = 10_000,
     longest: Annotated[int, Range(4, 65_536)] = 200,
@@ -54,43 +55,46 @@ def recipe(
     epochs: Annotated[float, Range(above=0)] = 4.0,
     seed: int = 0,
 ) -> Recipe:
-    """A classifier of texts; beside its accuracy stands that of a bag of words with logistic regression.
+    """A classifier of texts; at the end its accuracy is compared with logistic regression on a bag of words.
 
-    The weights that are kept are those with the best accuracy on the validation part.
+    The run keeps the weights with the best validation accuracy.
 
     Args:
-        mixer: what reads the tokens; its options may follow: "gla heads=8"
-        depth: mixers one after the other
-        width: numbers per token and direction
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        depth: layers of mixers
+        width: model dimension per direction
         bidirectional: a second mixer reads from the end
-        pool: the mean over all tokens, or what each direction says when it has read all
-        data: real sentences or reviews of a data folder, or made-up sentences; by default SST-2 where it is there
-        level: tokens are sub-words in small letters, words, sub-words of bytes, or characters
-        most: most words or sub-words
-        longest: tokens of a text that are read
-        unlabeled: reviews of IMDB that real data borrow, without labels, for word vectors to begin with; 0 begins at random
-        dropout: dropout probability of embeddings and of what the output reads; by default 0.3,
-            and none in made-up sentences, where every word counts
-        hidden: share of tokens that the model cannot read while training; by default 0.1, and none in made-up sentences
+        pool: the mean over all tokens, or the last output of each direction
+        data: labeled texts by name (sst2, sentence_polarity and imdb from a data folder, toy_sentiment), or your own (./mine.py);
+            by default sst2 where a data folder has it, else toy_sentiment
+        level: tokens are lower-case sub-words, words, byte-level sub-words, or characters; used by the sets that have this option
+        most: largest vocabulary
+        longest: tokens per text; the rest is cut off
+        unlabeled: IMDB reviews used without labels to initialize the embeddings, except for toy_sentiment; 0 initializes at random
+        dropout: dropout probability of the embeddings and before the output; by default 0.3,
+            and 0 for toy_sentiment, where every word counts
+        hidden: fraction of tokens masked in training; by default 0.1, and 0 for toy_sentiment
         batch_size: texts per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         epochs: passes over the training texts
     """
-    which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else "toy")
-    dataset = grammar_sentences(seed) if which == "toy" else load(which, seed=seed, level=level, most=most, longest=longest)
-    size = dataset.reader.vocabulary.size
-    dropout, hidden = (usual * (which != "toy") if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
-    model = partial(Seq2Vec, size, 2, "tokens", width, depth, mixer, bidirectional, pool, dropout)
+    which = data or ("sst2" if fetch.find("sentiment/sst2.train.tsv") else TOY)
+    dataset = load_kind("texts", which, seed, level=level, most=most, longest=longest)
+    if dataset.task != "classes" or not isinstance(dataset.train, DocumentSource):
+        raise BadInput(f"'{dataset.name}' does not hold texts with a label each", fix="give a DocumentSource with labels, task='classes'")
+    size, classes = dataset.reader.vocabulary.size, len(dataset.classes)
+    dropout, hidden = (usual * (which != TOY) if value is None else value for value, usual in ((dropout, 0.3), (hidden, 0.1)))
+    model = partial(Seq2Vec, size, classes, "tokens", width, depth, mixer, bidirectional, pool, dropout)
     unknown = special(dataset.reader.vocabulary, "unknown")
     return Recipe(
         model=model,
         data=dataset,
-        objective=Categorical(classes=2),
+        objective=Categorical(classes=classes),
         optimizer=optimizer("adamw", lr=lr, weight_decay=0.01),
         schedule=warmup_cosine(warmup=0.1, floor=0.1),
         clip_norm=1.0,
         augment=partial(_mask_tokens, hidden, unknown) if hidden else None,
-        initialize=partial(_begin, dataset, unlabeled, seed) if unlabeled and which != "toy" else None,
+        initialize=partial(_initialize_embeddings, dataset, unlabeled, seed) if unlabeled and which != TOY else None,
         batch_size=batch_size,
         epochs=epochs,
         monitor="valid/accuracy",
@@ -100,13 +104,13 @@ def recipe(
     )
 
 
-def _mask_tokens(share: float, unknown: int, batch: fields.Batch, rng: Generator) -> fields.Batch:
-    """Some tokens become unknown ones, so that no single word decides."""
-    return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=rng) < share).to(batch.x.device), unknown, batch.x))
+def _mask_tokens(fraction: float, unknown: int, batch: fields.Batch, rng: Generator) -> fields.Batch:
+    """Replace some tokens by the unknown token, so that no single word decides."""
+    return batch.replace(x=torch.where((torch.rand(batch.x.shape, generator=rng) < fraction).to(batch.x.device), unknown, batch.x))
 
 
-def _begin(data: Data, unlabeled: int, seed: int, model: nn.Module) -> None:
-    """Embeddings start as word vectors of the training texts and of reviews."""
+def _initialize_embeddings(data: Data, unlabeled: int, seed: int, model: nn.Module) -> None:
+    """Initialize the embeddings with word vectors of the training texts and of reviews."""
     assert isinstance(model, Seq2Vec) and isinstance(model.entry, nn.Embedding) and isinstance(data.train, DocumentSource)
     rows, (tokens, width) = [data.train.rows], model.entry.weight.shape
     if fetch.find(IMDB) is not None:
@@ -116,10 +120,10 @@ def _begin(data: Data, unlabeled: int, seed: int, model: nn.Module) -> None:
 
 
 def vectors(texts: Sequence[Ragged], tokens: int, width: int, seed: int = 0) -> Tensor:
-    """Word vectors (tokens, width) of rows of tokens, all their numbers together of deviation SPREAD; 0 for a token that is not there."""
+    """Word vectors (tokens, width) of rows of tokens, scaled to standard deviation SPREAD; 0 for a token that does not occur."""
     from ..estimators.word2vec import Word2Vec
 
-    rows = [row.numpy() for some in texts for row in some.values.split(some.lengths.tolist())]
+    rows = [row.numpy() for ragged in texts for row in ragged.values.split(ragged.lengths.tolist())]
     embeddings = Word2Vec(width, epochs=3, min_count=2, random_state=seed).fit(rows).vectors_
     table = np.zeros((tokens, width), np.float32)
     table[[int(word) for word in embeddings.words]] = embeddings.vectors
@@ -127,12 +131,12 @@ def vectors(texts: Sequence[Ragged], tokens: int, width: int, seed: int = 0) -> 
 
 
 def _compare_baseline(data: Data, tokens: int, model: Any, folder: Path) -> dict[str, str]:
-    """The accuracy of the simple thing."""
-    return {"baseline": f"a bag of words with logistic regression is right in {baseline(data, tokens):.4f} of the test texts"}
+    """The test accuracy of a bag of words."""
+    return {"baseline": f"logistic regression on a bag of words has a test accuracy of {baseline(data, tokens):.4f}"}
 
 
 def baseline(data: Data, tokens: int) -> float:
-    """Test accuracy of logistic regression on which tokens a text has, by scikit-learn."""
+    """Test accuracy of scikit-learn's logistic regression on the set of tokens of each text."""
     from scipy.sparse import csr_matrix
     from sklearn.linear_model import LogisticRegression
 

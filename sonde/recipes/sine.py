@@ -29,8 +29,8 @@ def recipe(
     Args:
         hidden: widths of the hidden layers
         activation: function between the layers
-        learned_variance: let the model say how sure it is, as a second output
-        noise: deviation of the noise on y
+        learned_variance: predict the variance too, as a second output
+        noise: standard deviation of the noise on y
         periods: full waves in the interval
         lr: initial learning rate, with cosine decay to 0
         steps: updates

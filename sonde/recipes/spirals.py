@@ -1,4 +1,4 @@
-"""Arms of a spiral in the plane, told apart by a multi-layer perceptron; seconds."""
+"""Arms of a spiral in the plane, classified by a multi-layer perceptron; seconds."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 1500,
     seed: int = 0,
 ) -> Recipe:
-    """Arms of a spiral in the plane; no straight line can part them.
+    """Arms of a spiral in the plane, which are not linearly separable.
 
     Args:
         hidden: widths of the hidden layers
         activation: function between the layers
         arms: arms of the spiral, one class each
-        turns: how often an arm goes round
+        turns: rotations of an arm
         n: examples in all
         lr: initial learning rate, with cosine decay to 0
         steps: updates

@@ -1,4 +1,4 @@
-"""Greedy pre-training: layers learned one by one without labels, then tuned with few; beside the same network from random weights."""
+"""Greedy layer-wise pre-training without labels, then fine-tuning with few; compared with the same network from random weights."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.tensors import TensorSource
 from ..models.autoencoder import AutoEncoder
 from ..models.mlp import MLP
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..runs.layout import RunDirectory
-from .tools.linear import linear
+from .tools.final_report import FinalReport
+from .tools.linear import linear_baseline
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import FinalReport
 from .tools.stacked import first_layers, greedy, layer
 
 
@@ -41,24 +41,24 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 150,
     seed: int = 0,
 ) -> Recipe:
-    """Pictures without labels teach the layers of a network, one after another; a few with labels teach the rest.
+    """Pre-train the layers of a network one by one on images without labels; fine-tune it on a few with labels.
 
-    Each layer is that of an auto-encoder, which rebuilds what the layers before it say.  At the end the same network is trained
-    from random weights, with the same labels and steps, for comparison.
+    Each layer is the encoder of an autoencoder that reconstructs the output of the layers before it.  At the end the same network
+    is trained from random weights, with the same labels and steps, for comparison.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
         widths: of the hidden layers
         activation: after each of them
-        noise: its deviation on what each auto-encoder reads, against the deviation of that; 0 is none
-        labels: training pictures of each class that come with their label; the others are read without
-        passes: over the training pictures, for each layer
-        batch_size: labeled pictures per update
+        noise: standard deviation of the noise on the input of each autoencoder, relative to that of the input; 0 is none
+        labels: labeled training images per class; the others are used without their labels
+        passes: epochs of pre-training for each layer
+        batch_size: labeled images per update
         lr: learning rate of all stages
-        steps: updates with labels
+        steps: updates of fine-tuning
     """
-    whole = load(data, seed=seed)
+    whole = load_kind("images", data, seed)
     few = whole.train[:][sample_per_class(whole.train[:].y, labels, seed)]
     parts = replace(whole, train=TensorSource(few.x, few.y))
     start = few.x[0].numel()
@@ -77,37 +77,37 @@ def recipe(
     return bare.replace(initialize=begin, callbacks=(FinalReport(partial(report, bare, whole, autoencoders, seed)),))
 
 
-def sample_per_class(y: Tensor, many: int, seed: int) -> Tensor:
-    """So many examples of each class, drawn by the seed."""
+def sample_per_class(y: Tensor, count: int, seed: int) -> Tensor:
+    """Indices of `count` random examples of each class."""
     order = torch.randperm(len(y), generator=generator(seed, "few labels"))
-    return torch.cat([order[y[order] == label][:many] for label in range(int(y.max()) + 1)])
+    return torch.cat([order[y[order] == label][:count] for label in range(int(y.max()) + 1)])
 
 
 def pretrain(data: Data, widths: Sequence[int], stage: Any, seed: int, autoencoders: list[AutoEncoder], model: nn.Module) -> None:
-    """Teach layers one by one and put them into the network; the auto-encoders stay in `learned`."""
+    """Pre-train the layers one by one and copy them into the network; the autoencoders are left in `autoencoders`."""
     with TemporaryDirectory() as folder:
         autoencoders[:] = greedy(data, widths, stage, partial(_model, folder, seed))
     first_layers(autoencoders)(model)
 
 
 def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: int, model: nn.Module, folder: Path) -> Mapping[str, str]:
-    """The same network from random weights, a linear model with the same labels, and what comes back from each layer."""
+    """The same network from random weights, a linear model with the same labels, and reconstructions from each layer."""
     assert data.test is not None
-    with TemporaryDirectory() as aside:
-        scratch = _train(aside, seed, bare, "scratch").result()["metrics"]["test/accuracy"]
-    rows = rebuilt(autoencoders, data.test[:ACROSS].x)
-    sheet(folder, "layers", "Rebuilt from each layer", rows, "Test pictures through the layers as they were before the labels came.")
+    with TemporaryDirectory() as other:
+        scratch = _train(other, seed, bare, "scratch").result()["metrics"]["test/accuracy"]
+    rows = reconstruct_by_layer(autoencoders, data.test[:ACROSS].x)
+    sheet(folder, "layers", "Reconstructed from each layer", rows, "Test images through the layers before fine-tuning.")
     return {
-        "from scratch": f"the same network from random weights is right in {scratch:.4f} of the test part",
-        "linear model": str(linear(bare.build_data())),
+        "from scratch": f"the same network from random weights has a test accuracy of {scratch:.4f}",
+        "linear model": str(linear_baseline(bare.build_data())),
     }
 
 
 @torch.no_grad()
-def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Names and pictures: the first ones, then as the first so many layers give them back; gray values of the first are 0 to 1."""
+def reconstruct_by_layer(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Names and images: the input, then its reconstructions from 1, 2, ... layers, all on the gray scale of the input."""
     low, high = x.amin(), x.amax()
-    yield "test pictures", (x - low) / (high - low)
+    yield "test images", (x - low) / (high - low)
     code = x
     for depth, part in enumerate(autoencoders, 1):
         code = part.encode(code)
@@ -118,15 +118,15 @@ def rebuilt(autoencoders: Sequence[AutoEncoder], x: Tensor) -> Iterator[tuple[st
 
 
 def _train(folder: str, seed: int, recipe: Recipe, name: str) -> RunDirectory:
-    """A run of its own inside another one."""
+    """Train a recipe in a run of its own."""
     from ..engine.execute import train_quietly
 
-    with torch.random.fork_rng():  # the run around it goes on with its own random numbers
+    with torch.random.fork_rng():  # the outer run keeps its random state
         return train_quietly(recipe, Path(folder) / name, seed=seed, threads=torch.get_num_threads())
 
 
 def _model(folder: str, seed: int, recipe: Recipe, name: str) -> Any:
-    """The model that such a run ends with."""
+    """Train a recipe and return its model."""
     from ..engine.saved import open_model
 
     return open_model(_train(folder, seed, recipe, name).path, recipe)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from ..core.options import Range
 from ..core.recipe import Recipe
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, training, window_data
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe, window_data
 
 
 def recipe(
@@ -23,21 +23,22 @@ def recipe(
     steps: StepCount = 1000,
     data: Path | None = None,
 ) -> Recipe:
-    """A language model over sub-words that were learned from the training text; its loss is in nats per token.
+    """A language model over sub-words learned from the training text; its loss is in nats per token.
 
     Args:
-        mixer: what moves information along the sequence, by name; its options may follow: "gla heads=8"
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
         depth: blocks
         width: model dimension
-        context: tokens of a training window
-        level: what a token is
-        most: most different tokens
+        context: tokens per training window
+        level: kind of tokens
+        most: largest vocabulary
         dropout: dropout probability in each block
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
-        data: a plain text file, or a folder that `sonde data tokens` made, which has its own tokens; by default tiny-Shakespeare,
-            and where that is missing the source text of Python's standard library
+        data: a plain text file, or a folder of token shards (`sonde data tokens`), which has its own tokenizer; by default
+            tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
     dataset = window_data(data, context, overlap=4, share=0.2, level=level, most=most)
-    return training(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True), dataset, batch_size, lr, steps)
+    model = network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, tied=True)
+    return sequence_recipe(model, dataset, batch_size, lr, steps)

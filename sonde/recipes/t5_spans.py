@@ -1,4 +1,4 @@
-"""An encoder-decoder in the manner of T5: spans of a text are cut out, and the decoder writes them."""
+"""An encoder-decoder as T5: spans of a text are replaced by sentinels, and the decoder writes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data.corrupt import freeze_held_out, span_corruption, span_numbers
 from ..models.encoder_decoder import EncoderDecoder
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, training, window_data
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, sequence_recipe, window_data
 
 
 def recipe(
@@ -29,25 +29,25 @@ def recipe(
     data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """Span corruption; the loss is in nats per token of the spans and their marks.
+    """Span corruption; the loss is in nats per token of the spans and their sentinels.
 
     Args:
-        decoder: mixer of the decoder, by name; the encoder has attention that looks both ways
+        decoder: mixer of the decoder, by name; the encoder has bidirectional attention
         depth: blocks of the encoder, and of the decoder
         width: model dimension
-        context: tokens of a window before spans are cut out
-        level: what a token is
-        most: most different tokens
-        rate: share of the tokens cut out
-        mean: tokens of a span on average
+        context: tokens per window before spans are cut out
+        level: kind of tokens
+        most: largest vocabulary
+        rate: fraction of the tokens cut out
+        mean: mean number of tokens per span
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
         data: a plain text file; by default tiny-Shakespeare, and where that is missing the source text of Python's standard library
     """
-    marks = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
-    dataset = window_data(data, context, overlap=4, specials=("pad", "end", *marks), share=0.2, level=level, most=most)
+    sentinels = [f"sentinel {i}" for i in range(span_numbers(context, rate, mean)[1])]
+    dataset = window_data(data, context, overlap=4, specials=("pad", "end", *sentinels), share=0.2, level=level, most=most)
     cut = span_corruption(dataset.reader.vocabulary, rate, mean)
     model = partial(EncoderDecoder, len(dataset.classes), width, depth, decoder=decoder)
-    base = training(model, replace(freeze_held_out(dataset, cut, seed), name=f"{dataset.name}, spans cut out"), batch_size, lr, steps)
-    return base.replace(augment=cut)
+    frozen = replace(freeze_held_out(dataset, cut, seed), name=f"{dataset.name}, spans cut out")
+    return sequence_recipe(model, frozen, batch_size, lr, steps).replace(augment=cut)

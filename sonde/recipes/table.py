@@ -32,7 +32,7 @@ def recipe(
         data: CSV, TSV or Parquet file, one row per example
         target: column to predict
         task: what the target is; auto takes texts and few whole numbers as classes
-        objective: by name or from a file of your own, options may follow: "laplace", "./huber.py delta=2"; auto suits the target
+        objective: by name or from a file of your own, with its options: "laplace", "./huber.py delta=2"; auto chooses by the target
         ignore: columns to leave out
         hidden: widths of the hidden layers
         dropout: dropout probability of hidden values

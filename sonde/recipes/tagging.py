@@ -1,4 +1,4 @@
-"""What kind of word is each?  A label for every word, where some words only the next one tells apart."""
+"""Part-of-speech tagging of generated sentences, where the tag of some words depends on the next word."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
-from ..data.split import split
+from ..data.split import split, subsets
 from ..data.text.corpora import LinesReader
 from ..data.text.documents import DocumentSource, Ragged
 from ..data.text.tokenizer import special, train
@@ -30,14 +30,14 @@ def recipe(
     steps: StepCount = 200,
     seed: int = 0,
 ) -> Recipe:
-    """Sentences of a small grammar, made up, with the kind of each word; in one direction only a third of them stays unsure.
+    """Sentences of a small grammar with a tag for each word; read in one direction, a third of the tags stays ambiguous.
 
     Args:
-        mixer: what reads the words; its options may follow: "gla heads=8"
-        depth: mixers one after the other
-        width: numbers per word and direction
-        bidirectional: a second mixer reads from the end, and so knows the next word
-        n: sentences, eight tenths of them to train on
+        mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
+        depth: layers of mixers
+        width: model dimension per direction
+        bidirectional: a second mixer reads from the end, and so sees the next word
+        n: sentences, 80 % of them for training
         batch_size: sentences per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
@@ -58,22 +58,12 @@ def recipe(
 
 
 def _sentences(n: int, seed: int) -> Data:
-    sentences, kinds = grammar(n, seed)
+    sentences, tags = grammar(n, seed)
     texts = [" ".join(words) for words in sentences]
     tokenizer = train("words", texts, 1000, specials=("pad", "unknown"))
-    classes = tuple(sorted({kind for row in kinds for kind in row}))
-    number = {kind: i for i, kind in enumerate(classes)}
-    tags = Ragged.of([number[kind] for kind in row] for row in kinds)
-    pad = special(tokenizer, "pad")
-    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), pad, tags)
-    train_split, valid, test = (whole.subset(part) for part in split(n, seed=seed))
-    return Data(
-        train_split,
-        valid,
-        test,
-        name="made-up sentences",
-        task="other",
-        classes=classes,
-        report={"sentences": n},
-        reader=LinesReader(tokenizer, 64),
-    )
+    classes = tuple(sorted({tag for row in tags for tag in row}))
+    number = {tag: i for i, tag in enumerate(classes)}
+    labels = Ragged.of([number[tag] for tag in row] for row in tags)
+    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
+    parts, reader = subsets(whole, split(n, seed=seed)), LinesReader(tokenizer, 64)
+    return Data(*parts, name="made-up sentences", task="other", classes=classes, report={"sentences": n}, reader=reader)

@@ -1,4 +1,4 @@
-"""A tiny MLP (2-64-64-1, batch 32) on a smooth surface: the yardstick for the cost of a training step."""
+"""A tiny MLP (2-64-64-1, batch 32) on a smooth surface: the benchmark for the cost of a training step."""
 
 from __future__ import annotations
 

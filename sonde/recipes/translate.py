@@ -1,4 +1,4 @@
-"""Translation by an encoder-decoder, recurrent or of attention alone; BLEU on the test part beside word-for-word translation."""
+"""Translation by an encoder-decoder, recurrent or a transformer; BLEU on the test part, compared with word-for-word translation."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from ..objectives.categorical import Categorical
 from ..objectives.scheduled import Scheduled, linear
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
 from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount
-from .tools.shown import FinalReport
 
 Language = Literal["en", "de", "fr"]
 AT_ONCE, TOYS = 100, 7200
-"""sentences translated together, and those of the made-up grammar"""
+"""sentences per batch of translation, and sentences of the generated language"""
 
 
 def recipe(
@@ -56,25 +56,25 @@ def recipe(
     Args:
         source: the language translated from
         target: the language translated to
-        pairs: captions of photographs in both languages (multi30k), or sentences of a made-up grammar (toy, always from
+        pairs: captions of photographs in both languages (multi30k), or generated sentences of a small grammar (toy, always from
             English); auto takes multi30k where a data folder has it
         model: rnn has a recurrent encoder and decoder, transformer a stack of blocks for each
-        mixer: what moves information along both sequences of an rnn, by default gru, or along the target of a transformer, by
-            default attention; by name, its options may follow: "lstm hidden=400"
-        attention: how the decoder of an rnn looks at the source; none leaves it one vector
-        feeding: what it found goes into the next step of the rnn, place after place, as Bahdanau has it; slower
+        mixer: sequence mixer of the encoder and decoder of an rnn, by default gru, or of the decoder of a transformer, by default
+            attention; by name, with its options: "lstm hidden=400"
+        attention: attention of the rnn decoder to the source; none passes one vector only
+        feeding: the attention output is an input of the next step of the rnn, as in Bahdanau's model; slower
         width: model dimension
         depth: layers of the encoder, and of the decoder
-        vocabulary: sub-words, of both languages together
+        vocabulary: sub-words, shared by both languages
         dropout: dropout probability
-        sampling: share of its own tokens that the model reads in the end of training, rising from 0 (scheduled sampling)
-        beams: beginnings kept while translating the test part once more; 1 is greedy alone, 4 is usually better
+        sampling: scheduled sampling: fraction of its own tokens that the model reads at the end of training, rising from 0
+        beams: beam width of a second translation of the test part; 1 is greedy decoding alone
         batch_size: sentences per update
         lr: peak learning rate: linear warm-up, then cosine decay to a twentieth
         steps: updates
     """
-    there = fetch.find(f"translation/multi30k.train.{source}.gz") is not None
-    if pairs == "toy" or (pairs == "auto" and not there):
+    available = fetch.find(f"translation/multi30k.train.{source}.gz") is not None
+    if pairs == "toy" or (pairs == "auto" and not available):
         data = load("bilingual", seed=seed, n=TOYS)
     else:
         data = load("multi30k", source=source, target=target, most=vocabulary)
@@ -103,64 +103,64 @@ def recipe(
 
 
 def report(data: Data, beams: int, model: Any, folder: Path) -> Mapping[str, str]:
-    """What the trained model makes of the test part; all its translations are written into the run's folder."""
-    translations, wanted, sources = translate_test(model, data)
+    """BLEU and exact matches on the test part; all translations are written into the run's folder."""
+    translations, references, sources = translate_test(model, data)
     scores = {"translated": translations, "word for word": word_for_word(data, sources), "source copied": sources}
     if beams > 1:
         translations = scores[f"with {beams} beams"] = translate_test(model, data, beams)[0]
-    lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(sources, translations, wanted)]
+    lines = [f"{question}\n  {answer}\n  ({reference})" for question, answer, reference in zip(sources, translations, references)]
     (folder / "translations.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    summary = ", ".join(f"{name} {bleu(_words(texts), _words(wanted)):.1f}" for name, texts in scores.items())
+    summary = ", ".join(f"{name} {bleu(_words(texts), _words(references)):.1f}" for name, texts in scores.items())
     return {
-        "BLEU": f"{summary} ({len(wanted):,} sentences of the test part)",
-        "exact": f"{exact(translations, wanted):.1%} of them equal their reference",
-        "example": f"{sources[0]} -> {translations[0]} ({wanted[0]})",
+        "BLEU": f"{summary} ({len(references):,} sentences of the test part)",
+        "exact": f"{exact(translations, references):.1%} of them equal their reference",
+        "example": f"{sources[0]} -> {translations[0]} ({references[0]})",
     }
 
 
 def translate_test(model: Any, data: Data, beams: int = 1) -> tuple[list[str], list[str], list[str]]:
-    """What the model makes of the test part, what it should be, and what was asked, as texts."""
+    """Translations, references and sources of the test part, as texts."""
     tokenizer, source = data.reader.vocabulary, data.test
     start, end, pad = (special(tokenizer, name) for name in ("start", "end", "pad"))
-    stop, translations, wanted, sources = Stop(end=end, pad=pad), [], [], []
+    stop, translations, references, sources = Stop(end=end, pad=pad), [], [], []
     assert source is not None
     model.eval()
     for first in range(0, len(source), AT_ONCE):
         batch = source[torch.arange(first, min(first + AT_ONCE, len(source)))]
-        most = 10 + 3 * batch.source.shape[1] // 2  # nothing real is longer
+        max_tokens = 10 + 3 * batch.source.shape[1] // 2  # nothing real is longer
         with torch.no_grad():
             state, starts = model.begin(batch.source, batch.lengths), torch.full((len(batch), 1), start)
             if beams == 1:
-                tokens = generate(model, starts, most, state=state, stop=stop, temperature=0)
+                tokens = generate(model, starts, max_tokens, state=state, stop=stop, temperature=0)
             else:
-                tokens = beam(model, starts, most, beams=beams, stop=stop, state=state).tokens[:, 0]
+                tokens = beam(model, starts, max_tokens, beams=beams, stop=stop, state=state).tokens[:, 0]
         translations += _texts(tokenizer, tokens)
-        wanted += _texts(tokenizer, batch.y)
+        references += _texts(tokenizer, batch.y)
         sources += _texts(tokenizer, batch.source)
-    return translations, wanted, sources
+    return translations, references, sources
 
 
 def word_for_word(data: Data, texts: Sequence[str]) -> list[str]:
-    """Texts with each word replaced by the one that meets it most in the training pairs, by 2 n(s, t) / (n(s) + n(t))."""
+    """Replace each word by the one with the largest Dice coefficient 2 n(s, t) / (n(s) + n(t)) in the training pairs."""
     tokenizer, rows = data.reader.vocabulary, data.train[torch.arange(len(data.train))]
     sides = [[set(row) for row in _words(_texts(tokenizer, side))] for side in (rows.source, rows.y)]
     words = sorted(set().union(*sides[0], *sides[1]))
     number = {word: i for i, word in enumerate(words)}
     ours, theirs = ([np.array([number[word] for word in sorted(row)], np.int64) for row in side] for side in sides)
-    often = [np.bincount(np.concatenate(side), minlength=len(words)) for side in (ours, theirs)]
+    counts = [np.bincount(np.concatenate(side), minlength=len(words)) for side in (ours, theirs)]
     codes = np.concatenate([(a[:, None] * len(words) + b).ravel() for a, b in zip(ours, theirs)])
-    met, times = np.unique(codes, return_counts=True)
-    word, other = np.divmod(met, len(words))
-    rising = np.lexsort((2 * times / (often[0][word] + often[1][other]), word))  # the last of each word is its best
+    codes, times = np.unique(codes, return_counts=True)
+    word, other = np.divmod(codes, len(words))
+    rising = np.lexsort((2 * times / (counts[0][word] + counts[1][other]), word))  # the last of each word is its best
     best = {words[i]: words[j] for i, j in zip(word[rising], other[rising])}
     return [" ".join(best.get(word, word) for word in row) for row in _words(texts)]
 
 
 def _texts(tokenizer: Tokenizer, tokens: torch.Tensor) -> list[str]:
-    """Rows of tokens as text; what is no text, such as padding, is left out."""
+    """Decode rows of tokens, without special tokens such as padding."""
     return [tokenizer.decode(row).strip() for row in tokens]
 
 
 def _words(texts: Sequence[str]) -> list[list[str]]:
-    """Words and marks of each text."""
+    """Words and punctuation marks of each text."""
     return [re.findall(r"\w+|[^\w\s]", text) for text in texts]

@@ -1,4 +1,4 @@
-"""A variational auto-encoder of digits: bounds on their log-likelihood, and sheets of samples, reconstructions and codes."""
+"""A variational autoencoder of digits: bounds on their log-likelihood, and sheets of samples, reconstructions and codes."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from ..core.options import Range
 from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..core.terms import Terms
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..data.corrupt import freeze_held_out
 from ..models.vae import convolutional, dense
 from ..objectives.elbo import Elbo
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
+from .tools.final_report import FinalReport
 from .tools.sheets import ACROSS, sheet
-from .tools.shown import FinalReport
 
-MOST = 1000
-"""test pictures for the importance-weighted bound, which decodes each of them many times"""
+MAX_WEIGHTED = 1000
+"""test images for the importance-weighted bound, which decodes each of them many times"""
 DRAWS = 20
-"""codes of each test picture that the ELBO is the mean of"""
+"""codes sampled per test image to estimate the ELBO"""
 
 
 def recipe(
@@ -42,24 +42,24 @@ def recipe(
     epochs: Annotated[float, Range(above=0)] = 150,
     seed: int = 0,
 ) -> Recipe:
-    """Learn to draw pictures of black and white pixels; at the end the ELBO and a tighter bound on log p(x) of the test part.
+    """A generative model of black and white images; at the end the ELBO and a tighter bound on log p(x) of the test part.
 
-    A gray pixel is black or white with its gray value as chance: drawn anew in each training batch, once for the test part, so that
-    a likelihood of black and white pixels is one.
+    Pixels are binarized: a pixel is white with its gray value as probability, drawn anew in each training batch and once for the
+    held-out parts, so that the Bernoulli likelihood is one of binary pixels.
 
     Args:
-        data: gray pictures by name, or a file of your own (./mine.py);
-            digits come with scikit-learn; the others need a data folder ($SONDE_DATA) or internet access
-        code: numbers of a code
-        hidden: widths of dense layers, or channels of convolutions, between a picture and its code
+        data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
+        code: dimension of the code
+        hidden: widths of dense layers, or channels of convolutions, between an image and its code
         network: dense layers or convolutions
-        beta: factor of the KL; 1 is the ELBO
-        samples: codes for each picture in the importance-weighted bound
-        batch_size: pictures per update
+        beta: weight of the KL divergence; 1 is the ELBO
+        samples: codes per image in the importance-weighted bound
+        batch_size: images per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
-    parts = freeze_held_out(load(data, seed=seed, standardize=False), binarize, seed)
+    parts = freeze_held_out(load_kind("images", data, seed, standardize=False), binarize, seed)
     shape = tuple(parts.train[:1].x.shape[1:])
     return Recipe(
         model=partial(dense if network == "dense" else convolutional, shape, hidden, code),
@@ -75,55 +75,56 @@ def recipe(
 
 
 def binarize(batch: Batch, rng: Generator) -> Batch:
-    """Pixels that are black or white with their gray value as chance."""
+    """Draw binary pixels with their gray value as probability."""
     drawn = torch.rand(batch.x.shape, generator=rng, device=rng.device).to(batch.x.device) < batch.x
     return batch.replace(x=drawn.to(batch.x.dtype))
 
 
 @torch.no_grad()
 def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, str]:
-    """Bounds on the log-likelihood of the test part in nats per picture, and three sheets of pictures."""
+    """Bounds on the log-likelihood of the test part in nats per image, and three sheets of images."""
     assert data.test is not None
     model.eval()
     objective, rng = Elbo(), generator(0, "report")
     x = data.test[:].x
     mean, log_variance = (torch.cat(parts) for parts in zip(*(model.encode(part) for part in x.split(512))))
-    each = (  # one draw a picture would move the mean of a small test part by a tenth of a nat
+    each = (  # one draw per image would move the mean of a small test part by a tenth of a nat
         objective(model, Batch(x=part, noise=torch.randn(len(part), mean.shape[1], generator=rng)))
         for _ in range(DRAWS)
         for part in x.split(512)
     )
     terms = sum(each, start=Terms()).means()
-    few = x[:MOST]
+    few = x[:MAX_WEIGHTED]
     weighted = torch.cat([objective.log_likelihood(model, part, samples, rng) for part in few.split(512)])
-    used = int((mean.var(0) > 0.01).sum())
+    active = int((mean.var(0) > 0.01).sum())
     drawn = model.mean(model.codes(8 * ACROSS, rng))
-    sheet(folder, "samples", "Drawn from the prior", [("", drawn)], "Each pixel is its chance of being white; nothing is chosen by hand.")
-    pairs = {"test pictures": x, "rebuilt": model.mean(mean[: 2 * ACROSS])}
+    note = "Each pixel is its probability of being white; nothing is chosen by hand."
+    sheet(folder, "samples", "Drawn from the prior", [("", drawn)], note)
+    pairs = {"test images": x, "reconstructed": model.mean(mean[: 2 * ACROSS])}
     rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in pairs.items()]
     sheet(
         folder,
         "reconstructions",
         "Reconstructions",
         rows,
-        "Black and white as the model read them, and each pixel's chance by the mean code.",
+        "Binary images as the model read them, and the probability of each pixel by the mean code.",
     )
-    note = "From the code of one test picture one number goes from -3 on the left to 3 on the right; those that do most come first."
-    sheet(folder, "codes", "What each number of the code does", _traversal(model, mean[:1]), note)
-    shares = f"{-terms['nll']:.2f} rebuilt, less {terms['kl']:.2f} for the code"
+    note = "The code of one test image with one coordinate going from -3 on the left to 3 on the right, the most influential first."
+    sheet(folder, "codes", "What each coordinate of the code does", _traversal(model, mean[:1]), note)
+    shares = f"{-terms['nll']:.2f} reconstruction, less {terms['kl']:.2f} for the code"
     return {
-        "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats a picture ({shares}; {len(x):,} test pictures)",
-        "log p(x)": f"at least {float(weighted.mean()):.2f} nats by {samples} weighted codes each ({len(few):,} pictures)",
-        "code": f"{used} of its {mean.shape[1]} numbers in use",
+        "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats per image ({shares}; {len(x):,} test images)",
+        "log p(x)": f"at least {float(weighted.mean()):.2f} nats by {samples} weighted codes each ({len(few):,} images)",
+        "code": f"{active} of its {mean.shape[1]} coordinates active",
     }
 
 
-def _traversal(model: Any, code: torch.Tensor, most: int = 8) -> list[tuple[str, torch.Tensor]]:
-    """Rows of pictures: from the code of one, each of the numbers that move the picture most goes its way."""
+def _traversal(model: Any, code: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
+    """Rows of images: from one code, each of the coordinates that change the image most goes from -3 to 3."""
     line = torch.linspace(-3, 3, ACROSS)
-    ways = []
-    for place in range(code.shape[1]):
+    rows = []
+    for i in range(code.shape[1]):
         moved = code.repeat(ACROSS, 1)
-        moved[:, place] = line
-        ways.append((f"coordinate {place}", model.mean(moved)))
-    return sorted(ways, key=lambda way: float(way[1].var(0).sum()), reverse=True)[:most]
+        moved[:, i] = line
+        rows.append((f"coordinate {i}", model.mean(moved)))
+    return sorted(rows, key=lambda row: float(row[1].var(0).sum()), reverse=True)[:8]

@@ -1,4 +1,4 @@
-"""A small vision transformer on 1,797 real handwritten digits, bundled; or on MNIST, Fashion-MNIST or CIFAR-10; beside a linear model."""
+"""A small vision transformer on 1,797 real handwritten digits, bundled, or on other images; beside a linear model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from ..core.batch import Data
 from ..core.options import Range
 from ..core.recipe import Recipe
 from ..data import augment
-from ..data.catalog import load
+from ..data.catalog import load_kind
 from ..models.vit import ViT
-from .tools.linear import linear
+from .tools.final_report import FinalReport
+from .tools.linear import linear_baseline
 from .tools.parts import apply_with_chance, image_classifier
-from .tools.shown import FinalReport
-
-IMAGES = {"digits": (1, 8, 2), "mnist": (1, 28, 4), "fashion_mnist": (1, 28, 4), "cifar10": (3, 32, 4)}
-"""channels, side, and a good side of a patch"""
 
 
 def recipe(  # noqa: PLR0913  options of a run, each by name
-    data: Literal["digits", "mnist", "fashion_mnist", "cifar10"] = "digits",
+    data: str = "digits",
     patch: Annotated[int, Range(1, 32)] | None = None,
     width: Annotated[int, Range(1, 4096)] = 64,
     depth: Annotated[int, Range(1, 96)] = 3,
@@ -36,31 +33,33 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
     epochs: Annotated[float, Range(above=0)] = 60,
     seed: int = 0,
 ) -> Recipe:
-    """A vision transformer: patches of an image as tokens, all compared with all; beside its accuracy stands that of a linear model.
+    """A vision transformer: patches of an image as tokens, with self-attention; the accuracy of a linear model is reported beside its own.
 
     Args:
-        data: which images; all but the bundled digits are looked for in the data folder
-        patch: side of a patch in pixels, by default 2 for the digits and 4 for the others
+        data: images by name, or your own (./mine.py, or a folder with a folder of images per class);
+            digits come with scikit-learn; mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
+        patch: side of a patch in pixels, by default the largest of 4, 2 and 1 that makes at least 4 patches along each side
         width: model dimension
         depth: blocks
         heads: of the attention in each block
-        pool: what the answer is made of: a token of its own, or the mean of all patches
-        positions: how patches are told their places
+        pool: the classifier reads a token of its own, or the mean of all patches
+        positions: how the position of a patch is encoded
         dropout: dropout probability
-        shifted: share of the training images that are moved by up to a tenth of their side
+        shifted: fraction of the training images that are shifted, by up to a tenth of their side
         batch_size: examples per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         epochs: passes over the training data
     """
-    channels, side, usual = IMAGES[data]
-    parts = load(data, seed=seed)
-    build = partial(ViT, (side, side), patch or usual, width, depth, heads, 10, channels, 2.0, pool, positions, dropout)
+    parts = load_kind("images", data, seed)
+    channels, *size = parts.train[:1].x.shape[1:]
+    side = patch or next(side for side in (4, 2, 1) if side == 1 or all(n % side == 0 and n >= 4 * side for n in size))
+    build = partial(ViT, tuple(size), side, width, depth, heads, len(parts.classes), channels, 2.0, pool, positions, dropout)
     return image_classifier(
         build,
         parts,
         lr,
         channels_last=False,
-        augment=apply_with_chance(augment.shift(max(side // 10, 1)), shifted) if shifted else None,
+        augment=apply_with_chance(augment.shift(max(min(size) // 10, 1)), shifted) if shifted else None,
         clip_norm=1.0,
         batch_size=batch_size,
         epochs=epochs,
@@ -69,5 +68,5 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
 
 
 def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
-    """The accuracy of the simple thing."""
-    return {"linear model": str(linear(data))}
+    """The test accuracy of logistic regression."""
+    return {"linear model": str(linear_baseline(data))}

@@ -1,4 +1,4 @@
-"""The grower of a wine from 13 chemical measurements: 178 rows, three classes."""
+"""Classify the grower of a wine from 13 chemical measurements: 178 rows, three classes."""
 
 from __future__ import annotations
 

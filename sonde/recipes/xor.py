@@ -1,4 +1,4 @@
-"""The exclusive or: the smallest puzzle that a perceptron cannot solve and one hidden layer can."""
+"""Exclusive or: the smallest problem that a perceptron cannot solve and one hidden layer can."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 400,
     seed: int = 0,
 ) -> Recipe:
-    """Four clouds at the corners of a square, opposite corners alike.
+    """Four clusters at the corners of a square; opposite corners share a class.
 
     Args:
         hidden: widths of the hidden layers; --hidden= (nothing) is a perceptron, which must fail
         activation: function between the layers
-        noise: deviation of each cloud
+        noise: standard deviation of each cluster
         lr: learning rate
         steps: updates
     """

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MANY = 3
-"""equal blocks from which on they are not shown one by one"""
+"""from this many equal blocks on, they are summarized"""
 
 
 def explain_model(model: nn.Module | Callable[[], nn.Module], example: Any, title: str, **options: Any) -> RenderableType:
-    """Count a network and lay it out: `example` and the options are those of `sonde.lenses.cost.cost`."""
+    """The cost of a network as a table; `example` and the options are those of `sonde.lenses.cost.cost`."""
     from rich.console import Group
 
-    shown, taken = explain(cost(model, example, **options), title), chosen_forms(model, example, **options)
-    return Group(shown, _forms(taken)) if taken else shown
+    table, forms = explain(cost(model, example, **options), title), chosen_forms(model, example, **options)
+    return Group(table, _forms(forms)) if forms else table
 
 
 class ChosenForm(NamedTuple):
@@ -50,7 +50,7 @@ class ChosenForm(NamedTuple):
 
 
 def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **options: Any) -> list[ChosenForm]:
-    """The form of every mixer in the order they run, on the device the model is on; a recurrence by its cost model."""
+    """The form that every mixer takes on the model's device, in the order they run; for a recurrence, by its cost model."""
     net, batch = on_meta(model, example, **options)
     mixers = {name: module for name, module in net.named_modules() if isinstance(module, Mixer)}
     real = next((p.device for p in model.parameters()), None) if isinstance(model, torch.nn.Module) else None
@@ -61,11 +61,11 @@ def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **opt
         name, kind, fixed = name or "model", type(mixer).__name__, mixer.form != "auto"
         for steps, form in watch.seen:
             choice = choose(_on_device(steps, device))
-            why = "asked for" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
+            why = "requested" if fixed else f"{choice.why}; {_seconds(choice.estimates)}"
             forms.append(ChosenForm(name, f"{kind}, {steps.name}", steps.v.shape[2], form if fixed else choice.form, why))
         if not watch.seen:
             length = inputs[0].shape[1]
-            form, why = (mixer.form, "asked for") if fixed else mixer.auto(length)
+            form, why = (mixer.form, "requested") if fixed else mixer.auto(length)
             forms.append(ChosenForm(name, kind, length, form, why))
         watch.seen.clear()
 
@@ -76,7 +76,7 @@ def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **opt
 
 
 def _on_device(steps: Steps, device: torch.device) -> Steps:
-    """The same sizes on a device, in the memory of one number each."""
+    """Tensors of the same sizes on a device, each in the memory of one number."""
     tensors = {f.name: x for f in fields(steps) if isinstance(x := getattr(steps, f.name), torch.Tensor)}
     with torch.device(device):
         small: dict[str, Any] = {name: torch.zeros((), dtype=x.dtype).expand(x.shape) for name, x in tensors.items()}
@@ -87,7 +87,7 @@ def _seconds(estimates: dict[str, float]) -> str:
     return "expected ms: " + ", ".join(f"{form} {1e3 * seconds:.3g}" for form, seconds in sorted(estimates.items(), key=lambda one: one[1]))
 
 
-def _forms(taken: Sequence[ChosenForm]) -> RenderableType:
+def _forms(forms: Sequence[ChosenForm]) -> RenderableType:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -95,13 +95,13 @@ def _forms(taken: Sequence[ChosenForm]) -> RenderableType:
     table = Table(title=Text("How the mixers are computed", "bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for head in ChosenForm._fields:
         table.add_column(head, justify="right" if head == "steps" else "left", overflow="fold")
-    for row in _fold_forms(taken):
+    for row in _fold_forms(forms):
         table.add_row(*(Text(clean(f"{cell:,}" if isinstance(cell, int) else cell)) for cell in row))
     return table
 
 
 def _fold_rows(rows: Iterable[CostRow]) -> list[CostRow]:
-    """Of equal blocks that follow each other the first, and one row with the sums of the others."""
+    """Of consecutive equal blocks, the first and one row with the sums of the others."""
     shown: list[CostRow] = []
     for run in _group_alike(rows, lambda row: row.name, lambda row: replace(row, name="")):
         one, others = run[0], run[1:]
@@ -118,10 +118,10 @@ def _fold_rows(rows: Iterable[CostRow]) -> list[CostRow]:
     return shown
 
 
-def _fold_forms(taken: Iterable[ChosenForm]) -> list[ChosenForm]:
-    """Of equal blocks that follow each other one, with the numbers of all in the name."""
+def _fold_forms(forms: Iterable[ChosenForm]) -> list[ChosenForm]:
+    """Of consecutive equal blocks, one, with the range of their numbers in the name."""
     shown: list[ChosenForm] = []
-    for run in _group_alike(taken, lambda row: row.layer, lambda row: row[1:]):
+    for run in _group_alike(forms, lambda row: row.layer, lambda row: row[1:]):
         if len(run) >= MANY:
             shown += [one._replace(layer="".join(_span(one.layer, last.layer))) for one, last in zip(run[0], run[-1], strict=True)]
         else:
@@ -130,7 +130,7 @@ def _fold_forms(taken: Iterable[ChosenForm]) -> list[ChosenForm]:
 
 
 def _group_alike(rows: Iterable[R], name: Callable[[R], str], bare: Callable[[R], Any]) -> list[list[list[R]]]:
-    """Rows by block, and blocks that follow each other and differ in their number alone together."""
+    """Rows grouped by block, and consecutive blocks that differ only in their number grouped together."""
 
     def key(block: list[R]) -> list[Any]:
         return [(_split_name(name(row))[::2], bare(row)) for row in block]
@@ -152,7 +152,7 @@ def _span(first: str, last: str) -> tuple[str, str]:
 
 
 def explain(profile: Cost, title: str) -> RenderableType:
-    """Rows and totals; the figures are for one example."""
+    """Rows and totals, for one example."""
     from rich import box
     from rich.console import Group
     from rich.table import Table

@@ -1,6 +1,6 @@
-"""One page that tells a run: report.html, and compare for several runs.  No outside resource, no script, prints well.
+"""HTML pages: report.html of a run, and the comparison of several runs.  No external resource, no script, prints well.
 
-Markup is made only by `tag`, which escapes everything it is given, so nothing written in a run can become HTML.
+All markup is made by `tag`, which escapes its arguments, so no text of a run can become HTML.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from typing import Any
 from ..core import registry
 from ..core.errors import ResourceFault, SondeError, clean
 from ..core.files import replace_file
+from ..core.metrics import direction
 from ..core.numbers import format_cell, number, percent
 from ..core.reading import Reading, Subject
-from ..lenses.curves import LARGER_IS_BETTER, NONE_IS_BEST, OF_TRAINING, CurvePoints, panel, series, without_copies
+from ..lenses.curves import TRAINING_METRICS, CurvePoints, panel, series, without_copies
 from .draw import draw, short, svg
 
-MOST_EXAMPLES = 10_000
-GRADIENT_EXAMPLES = 256
-MOST_EVENTS = 60
+MAX_EXAMPLES = 10_000
+MAX_EVENTS = 60
 WIDE_FIGURE = 560
 SHOWN = "shown"
-"""folder of a run with the pictures that its recipe drew; the page has them all, by name"""
+"""folder of a run with the pictures that its recipe drew; the page shows all of them"""
 
 
 class Html(str):
@@ -34,7 +34,7 @@ class Html(str):
 
 
 def tag(kind: str, /, *inside: Any, **attributes: Any) -> Html:
-    """<kind>inside</kind>; whatever is not Html is escaped.  `class_` stands for class, `http_equiv` for http-equiv."""
+    """<kind>inside</kind>; arguments that are not Html are escaped.  `class_` means class, `http_equiv` http-equiv."""
     attrs = "".join(f' {key.rstrip("_").replace("_", "-")}="{_escape(value)}"' for key, value in attributes.items() if value)
     if kind in ("meta", "img", "source"):
         return Html(f"<{kind}{attrs}>")
@@ -46,7 +46,7 @@ def _join(parts: Iterable[Any]) -> Html:
 
 
 def _escape(value: Any) -> str:
-    """Text safe in an element and in a quoted attribute; control characters and direction marks are shown, not obeyed."""
+    """Text that is safe in an element and in a quoted attribute; control characters and direction marks are made visible."""
     return html.escape(clean(value), quote=True)
 
 
@@ -55,70 +55,69 @@ def _escape(value: Any) -> str:
 
 def report(run: Any) -> Path:
     """Write report.html into the run directory and its pictures into figures/; returns the path of the page."""
-    figures = _Figures(run.path / "figures")
-    looked = _Look(run)
-    info, result = run.info, run.result
-    panels = looked.through("curves")
-    verdicts = looked.through("confusion") or looked.through("residuals")
+    figures, lenses, info = _Figures(run.path / "figures"), _Lenses(run), run.info
     sections = [
-        _section("Learning curves", tag("div", *(figures.add(f"curve-{each.axes[1]}", each) for each in panels), class_="grid"))
-        if panels
-        else "",
-        _section("Metrics", tag("div", _final(run), *map(_card, looked.through("summary")), class_="grid")),
-        _section("What was learned", *blocks) if (blocks := _recipe_results(run)) else "",
-        _section("Answers", tag("div", *(figures.add(_slug(each.title), each) for each in verdicts), class_="grid")) if verdicts else "",
-        *(
-            _section(each.title, figures.add(lens, each, titled=False))
-            for lens in ("mistakes", "surprisal", "gradient_norms", "filters")
-            for each in looked.through(lens)
-        ),
-        *(_section(each.title, _card(each, titled=False)) for each in looked.through("cost")),
-        _section(
-            "What was asked",
-            tag("div", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _run_settings(info)), class_="grid"),
-        ),
-        _section("Data", _data(info, looked)),
-        _section(
-            "Where it ran",
-            tag("div", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), class_="grid"),
-        ),
-        _section("What happened", _events(run.events)),
-        _section("Not shown", tag("ul", *(tag("li", each) for each in looked.refused))) if looked.refused else "",
+        *_results(run, lenses, figures),
+        _section("Configuration", _pairs("Recipe options", info.get("options", {})), _pairs("Run options", _run_settings(info)), grid=True),
+        _section("Data", *_data(info, lenses), grid=True),
+        _section("Environment", _pairs("Machine", info.get("machine", {})), _pairs("Versions", info.get("versions", {})), grid=True),
+        _section("Events", _events(run.events)),
+        _section("Not shown", tag("ul", *(tag("li", reason) for reason in lenses.refused))) if lenses.refused else "",
     ]
-    head = tag("header", tag("p", "Sonde run", class_="kicker"), tag("h1", run.name), tag("p", _lead(info, result), class_="lead"))
+    head = tag("header", tag("p", "Sonde run", class_="kicker"), tag("h1", run.name), tag("p", _lead(info, run.result), class_="lead"))
     page = _page(f"{run.name} · Sonde", head, _tiles(run), *sections)
     return _write(run.path / "report.html", page)
 
 
-class _Look:
-    """Looks through lenses and remembers why one had nothing to say."""
+def _results(run: Any, lenses: _Lenses, figures: _Figures) -> list[Html]:
+    """Final metrics, what the recipe reported, and every lens that declares `REPORT`, in the order of their positions.
+
+    A lens declares {"position": 30}, and optionally "section", a heading that several readings share side by side, and
+    "examples", how many to give it at most.  Without a section each of its readings has its own, under the reading's title.
+    """
+    blocks = [(20, "Metrics", _final(run)), *((25, "Trained model", block) for block in _recipe_results(run))]
+    shared = {"Metrics"}
+    for lens in registry.names("lenses"):
+        declared = registry.constant("lenses", lens, "REPORT")
+        for reading in lenses.read(lens, declared.get("examples")) if declared else ():
+            heading = declared.get("section")
+            block = figures.add(_slug(reading.title) if heading else lens, reading, titled=bool(heading))
+            blocks.append((declared["position"], heading or reading.title, block))
+            shared |= {heading} - {None}
+    blocks.sort(key=lambda block: block[0])
+    headings = dict.fromkeys(heading for _, heading, _ in blocks)
+    return [_section(one, *(block for _, heading, block in blocks if heading == one), grid=one in shared) for one in headings]
+
+
+class _Lenses:
+    """Reads a run through lenses and remembers why one does not apply."""
 
     def __init__(self, run: Any) -> None:
         self.run = run
         self.refused: list[str] = []
+        self.metrics = Subject(None, None, metrics=run.metrics, name=run.name)
+        """enough for lenses of the learning curves, which then also work for a run without a checkpoint"""
         self.subject: Subject | None = None
         try:
             splits = run.data.splits
             split = next((name for name in ("test", "valid", "train") if name in splits and len(splits[name])), "train")
-            self.subject = run.subject(split, MOST_EXAMPLES)
+            self.subject = run.subject(split, MAX_EXAMPLES)
         except SondeError as error:
-            self.refused.append(f"all that needs the model and its data: {error.what}")
+            self.refused.append(f"lenses that need the model and its data: {error.what}")
 
-    def through(self, lens: str, **options: Any) -> list[Reading]:
+    def read(self, lens: str, examples: int | None = None) -> list[Reading]:
         module = registry.load("lenses", lens)
         try:
-            if lens in ("curves", "summary"):  # these need rows only, and so work for a run without a checkpoint too
-                subject = Subject(None, None, metrics=self.run.metrics, name=self.run.name)
-            elif self.subject is None:
+            subject = self.subject if module.why_not(self.metrics) else self.metrics
+            if subject is None:
                 return []
-            else:
-                few = lens == "gradient_norms"  # its graph is kept in memory whole
-                subject = replace(self.subject, batch=self.subject.batch[:GRADIENT_EXAMPLES]) if few else self.subject
+            if examples is not None:
+                subject = replace(subject, batch=subject.batch[:examples])
             reason = module.why_not(subject)
             if reason:
                 self.refused.append(f"{lens}: {reason}")
                 return []
-            readings = module.read(subject, **options)
+            readings = module.read(subject)
         except SondeError as error:
             self.refused.append(f"{lens}: {error.what}")
             return []
@@ -126,7 +125,7 @@ class _Look:
 
 
 class _Figures:
-    """Pictures of a page: each is kept as PNG in a folder and set into the page as SVG, for light and dark."""
+    """Pictures of a page: each is saved as PNG in a folder and embedded in the page as SVG, light and dark."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -137,7 +136,7 @@ class _Figures:
 
     def add(self, name: str, reading: Reading, titled: bool = True) -> Html:
         if reading.kind == "table":
-            return _card(reading)
+            return _card(reading, titled)
         try:
             draw(reading, self.folder / f"{_slug(name)}.png")
         except OSError as error:
@@ -160,11 +159,11 @@ def _picture(reading: Reading) -> Html:
 
 
 def _recipe_results(run: Any) -> list[Html]:
-    """What the recipe said of the trained model, and the PNGs it drew, which have their titles and notes inside."""
+    """What the recipe reported about the trained model, and the PNGs it drew, which contain their titles and notes."""
     texts = {event["event"]: event.get("text", "") for event in run.events if event.get("learned")}
     drawn = sorted((run.path / SHOWN).glob("*.png"))
     pictures = [tag("figure", tag("img", src=_uri(path.read_bytes(), "png"), alt=path.stem)) for path in drawn]
-    return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs said")] if texts else []) + pictures
+    return ([tag("figure", _table(("", ""), list(texts.items()), (False, False)), class_="pairs texts")] if texts else []) + pictures
 
 
 def _uri(data: bytes, kind: str = "svg+xml") -> str:
@@ -172,7 +171,7 @@ def _uri(data: bytes, kind: str = "svg+xml") -> str:
 
 
 def _card(reading: Any, titled: bool = True) -> Html:
-    """A reading of kind 'table' as a real table."""
+    """A reading of kind 'table' as an HTML table."""
     formats, total = reading.formats, reading.total
     right = {name: not any(isinstance(cell, str) for cell in column) for name, column in reading.values.items()}
     columns = {name: [format_cell(cell, formats.get(name, "")) for cell in column] for name, column in reading.values.items()}
@@ -227,11 +226,11 @@ def _lead(info: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 
 def _tiles(run: Any) -> Html:
-    """The few numbers a reader wants first."""
+    """The most important numbers, at the top of the page."""
     metrics = final_metrics(run)
-    wanted = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
-    wanted.sort(key=lambda key: (not key.startswith("test/"), key.rpartition("/")[2] not in LARGER_IS_BETTER))
-    tiles = [(key.replace("/", " "), _figure(key, metrics[key])) for key in wanted[:4]]
+    keys = [key for split in ("test", "valid") for key in metrics if key.startswith(f"{split}/")]
+    keys.sort(key=lambda key: (not key.startswith("test/"), direction(key) != "max"))
+    tiles = [(key.replace("/", " "), _format_metric(key, metrics[key])) for key in keys[:4]]
     count = run.info.get("parameters")
     count = count.get("all") if isinstance(count, Mapping) else count
     if isinstance(count, int):
@@ -241,12 +240,12 @@ def _tiles(run: Any) -> Html:
     return tag("dl", *(tag("div", tag("dt", name), tag("dd", value)) for name, value in tiles), class_="tiles")
 
 
-def _figure(key: str, value: Any) -> str:
+def _format_metric(key: str, value: Any) -> str:
     return percent(value) if key.rpartition("/")[2] == "accuracy" and isinstance(value, (int, float)) else number(value)
 
 
 def final_metrics(run: Any) -> dict[str, float | None]:
-    """Figures of the final model; of a run that is not done, the newest value of each."""
+    """Metrics of the final model; of an unfinished run, the latest value of each."""
     done = run.result.get("metrics")
     if isinstance(done, Mapping):
         return without_copies(done)
@@ -254,13 +253,13 @@ def final_metrics(run: Any) -> dict[str, float | None]:
 
 
 def _final(run: Any) -> Html:
-    """Metrics of the final model: one row per metric, one column per part of the data."""
+    """Metrics of the final model: one row per metric, one column per split."""
     metrics = final_metrics(run)
     if not metrics:
         return tag("p", "No metrics yet.", class_="muted")
     splits = list(dict.fromkeys(key.rpartition("/")[0] for key in metrics))
     names = list(dict.fromkeys(key.rpartition("/")[2] for key in metrics))
-    rows = [(name, *(_figure(name, metrics.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
+    rows = [(name, *(_format_metric(name, metrics.get(f"{split}/{name}" if split else name)) for split in splits)) for name in names]
     title = "Final model" if run.result.get("status") == "done" else "So far"
     return tag("figure", tag("h3", title), _table(("", *splits), rows, (False, *[True] * len(splits))))
 
@@ -270,34 +269,34 @@ def _run_settings(info: Mapping[str, Any]) -> dict[str, Any]:
     return {"seed": info.get("seed"), **(options if isinstance(options, Mapping) else {})}
 
 
-def _data(info: Mapping[str, Any], looked: _Look) -> Html:
+def _data(info: Mapping[str, Any], lenses: _Lenses) -> tuple[Html, Html]:
     parts = dict(sorted(info.get("data", {}).items(), key=lambda pair: ("train", "valid", "test", pair[0]).index(pair[0])))
     rows = [(name, number(part.get("n")), str(part.get("sha256", ""))[:16]) for name, part in parts.items() if isinstance(part, Mapping)]
     counts = info.get("about_data", {}).get("report")
-    if counts is None and looked.subject is not None:
-        counts = dict(looked.run.data.report)
-    splits = tag("figure", tag("h3", "Parts"), _table(("part", "examples", "sha256"), rows, (False, True, False)))
-    return tag("div", splits, _pairs("Cleaning, in counts", counts or {}), class_="grid")
+    if counts is None and lenses.subject is not None:
+        counts = dict(lenses.run.data.report)
+    splits = tag("figure", tag("h3", "Splits"), _table(("split", "examples", "sha256"), rows, (False, True, False)))
+    return splits, _pairs("Counts of data cleaning", counts or {})
 
 
 def _events(events: Sequence[Mapping[str, Any]]) -> Html:
-    """What happened; checkpoints in a row are told as one."""
+    """Events as a table; consecutive checkpoints become one row."""
     rows: list[tuple[Any, ...]] = []
     saved = 0
     for event in events:
-        if event.get("learned"):  # told above
+        if event.get("learned"):  # already shown under "Trained model"
             continue
         kind = event.get("event", "")
         saved = saved + 1 if kind == "checkpoint" else 0
         more = {name: value for name, value in event.items() if name not in ("event", "step", "time", "text")}
-        words = f"{saved:,} in a row, this is the last" if saved > 1 else event.get("text") or _to_text(more)
+        words = f"{saved:,} in a row; this is the last" if saved > 1 else event.get("text") or _to_text(more)
         if saved > 1:
             rows.pop()
         rows.append((str(event.get("time", "")).replace("T", " "), number(event.get("step")), kind, words))
     if not rows:
-        return tag("p", "Nothing is recorded.", class_="muted")
-    left_out = f"{len(rows) - MOST_EVENTS:,} older events are left out." if len(rows) > MOST_EVENTS else ""
-    body = _table(("time", "step", "event", ""), rows[-MOST_EVENTS:], (False, True, False, False))
+        return tag("p", "No events.", class_="muted")
+    left_out = f"{len(rows) - MAX_EVENTS:,} older events are left out." if len(rows) > MAX_EVENTS else ""
+    body = _table(("time", "step", "event", ""), rows[-MAX_EVENTS:], (False, True, False, False))
     return tag("figure", body, tag("figcaption", left_out) if left_out else "")
 
 
@@ -305,7 +304,7 @@ def _events(events: Sequence[Mapping[str, Any]]) -> Html:
 
 
 def compare(runs: Sequence[Any], path: str | Path) -> Path:
-    """Overlaid curves, and a table of differing options and final metrics, as a page; a PNG of the curves lies beside it."""
+    """Write a page with overlaid curves and a table of differing options and final metrics, and a PNG of the curves beside it."""
     path = Path(path)
     panels = compare_curves(runs)
     try:
@@ -319,26 +318,26 @@ def compare(runs: Sequence[Any], path: str | Path) -> Path:
     page = _page(
         "Comparison · Sonde",
         head,
-        _section("Figures and differing options", _side_by_side(compare_rows(runs))),
-        _section("Curves", tag("div", *figures, class_="grid")) if figures else "",
+        _section("Metrics and differing options", _side_by_side(compare_rows(runs))),
+        _section("Curves", *figures, grid=True) if figures else "",
     )
     return _write(path, page)
 
 
 def compare_curves(runs: Sequence[Any]) -> list[Reading]:
-    """One panel per figure with one line per run; validation first."""
+    """One panel per metric with one line per run; validation first."""
     curves: dict[str, dict[str, CurvePoints]] = {}
     for name, run in _name_runs(runs).items():
         for key, line in without_copies(series(run.metrics)).items():
             if len(line[0]) > 1:
                 curves.setdefault(key, {})[name] = line
-    keys = sorted(curves, key=lambda key: (key in OF_TRAINING, "/" not in key, key.rpartition("/")[2] != "loss", key))
-    colors = {name: place for place, name in enumerate(_name_runs(runs))}
-    return [panel(key if "/" in key or key in OF_TRAINING else f"train/{key}", curves[key], colors) for key in keys]
+    keys = sorted(curves, key=lambda key: (key in TRAINING_METRICS, "/" not in key, key.rpartition("/")[2] != "loss", key))
+    colors = {name: index for index, name in enumerate(_name_runs(runs))}
+    return [panel(key if "/" in key or key in TRAINING_METRICS else f"train/{key}", curves[key], colors) for key in keys]
 
 
 def compare_rows(runs: Sequence[Any]) -> list[dict[str, Any]]:
-    """One row per run: its name, the options (and recipe, seed) that differ, and final metrics that any run has."""
+    """One row per run: its name, the options (and recipe, seed) that differ, and the final metrics of all runs."""
     named = _name_runs(runs)
     options = {name: _settings(run.info) for name, run in named.items()}
     every = list(dict.fromkeys(key for settings in options.values() for key in settings))
@@ -358,24 +357,23 @@ def _settings(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_runs(runs: Sequence[Any]) -> dict[str, Any]:
-    """Runs by a name of their own: the directory's, with its parents where two share it."""
+    """Runs by unique names: the directory name, or the whole path where two runs share it."""
     names = [run.name for run in runs]
     own = [name if names.count(name) == 1 else str(run.path) for name, run in zip(names, runs, strict=True)]
     return {name if own.count(name) == 1 else f"{name} ({index + 1})": run for index, (name, run) in enumerate(zip(own, runs, strict=True))}
 
 
 def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
-    """Runs as rows; the best value of each figure is set in bold."""
+    """Runs as rows; the best value of each metric is bold."""
     heads = list(rows[0]) if rows else []
     best: dict[str, float] = {}
     for head in heads:
         values = [row[head] for row in rows if isinstance(row[head], (int, float)) and not isinstance(row[head], bool)]
-        has_best = "/" in head and head.rpartition("/")[2] not in NONE_IS_BEST
-        if has_best and len(values) > 1 and min(values) < max(values):
-            best[head] = max(values) if head.rpartition("/")[2] in LARGER_IS_BETTER else min(values)
+        if "/" in head and direction(head) is not None and len(values) > 1 and min(values) < max(values):
+            best[head] = max(values) if direction(head) == "max" else min(values)
 
     def cell(head: str, value: Any) -> Any:
-        text = short(_to_text(value), 60) if "/" not in head else _figure(head, value)
+        text = short(_to_text(value), 60) if "/" not in head else _format_metric(head, value)
         return tag("strong", text) if head in best and value == best[head] else text
 
     right = [head != "run" and all(row[head] is None or isinstance(row[head], (int, float)) for row in rows) for head in heads]
@@ -385,8 +383,8 @@ def _side_by_side(rows: Sequence[Mapping[str, Any]]) -> Html:
 # The page
 
 
-def _section(title: str, *inside: Any) -> Html:
-    return tag("section", tag("h2", title), *inside)
+def _section(title: str, *inside: Any, grid: bool = False) -> Html:
+    return tag("section", tag("h2", title), *([tag("div", *inside, class_="grid")] if grid else inside))
 
 
 def _slug(name: str) -> str:
@@ -419,8 +417,8 @@ def _disk_error(path: Path, error: OSError) -> ResourceFault:
     return ResourceFault(
         f"{path.name} cannot be written: {error.strerror or error}",
         where=str(path.parent),
-        last_good="the run itself is untouched",
-        fix="make room or fix the permissions",
+        last_good="the run itself is unchanged",
+        fix="free some disk space or change the permissions",
     )
 
 
@@ -464,8 +462,8 @@ tfoot td { border-top:1px solid var(--muted); border-bottom:0; font-weight:600 }
 .pairs thead { display:none }
 .pairs td { white-space:normal; overflow-wrap:anywhere }
 .pairs td:first-child { color:var(--muted); width:42% }
-.said td { white-space:pre-wrap }
-.said td:first-child { width:16% }
+.texts td { white-space:pre-wrap }
+.texts td:first-child { width:16% }
 ul { margin:0; padding-left:18px; color:var(--muted); font-size:13.5px }
 @media (max-width:560px) { main { padding:26px 16px 48px } h1 { font-size:25px } .tiles dd { font-size:20px } }
 @media print {

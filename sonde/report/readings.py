@@ -1,4 +1,4 @@
-"""A Reading as text for a terminal.  What cannot be read as text is counted; the picture has the rest."""
+"""A Reading as text for a terminal.  What cannot be shown as text is counted; the picture shows it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 ROWS = 40
 COLUMNS = 16
 LEVELS = 5
-"""colors of a running text"""
+"""number of colors over a text"""
 LARGEST = 8
-"""tokens of a running text that are told with their numbers"""
+"""tokens with the largest numbers that are listed below a text"""
 
 
 def text(reading: Reading) -> str:
@@ -83,8 +83,8 @@ def _plane(reading: Plane) -> str:
     return _fit_width(["panel", "points", "lowest", "highest"], rows)
 
 
-def _running(reading: Text) -> str:
-    """The text itself, each token on a color that tells its number; what the colors mean; and the largest numbers."""
+def _text(reading: Text) -> str:
+    """The text with each token on a color for its number, a legend of the colors, and the largest numbers."""
     from rich.console import Console
     from rich.text import Text as Styled
 
@@ -104,15 +104,15 @@ def _running(reading: Text) -> str:
         shown.append(token, style(value))
         shown.append("\n" if token.endswith("\u21b5") else "")
     console = Console(width=width(), force_terminal=wants_color(), no_color=not wants_color(), highlight=False)
-    with console.capture() as taken:
+    with console.capture() as captured:
         console.print(shown)
         if wants_color():
             steps = [top * level / (LEVELS - 1) for level in range(LEVELS)]
             console.print(f"{clean(unit)}:", *(Styled(f" {value:.2g} ", style(value)) for value in steps))
-    most = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
-    spoken = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
-    ranking = ", ".join(f"'{spoken[i]}' {known[i]:.3g}" for i in most)
-    return taken.get().rstrip("\n") + (f"\nmost {clean(unit)}: {ranking}" if ranking else "")
+    largest = sorted(range(len(known)), key=lambda i: -known[i])[:LARGEST]
+    counted = [token for token, value in zip(tokens, values, strict=True) if not math.isnan(value)]
+    ranking = ", ".join(f"'{counted[i]}' {known[i]:.3g}" for i in largest)
+    return captured.get().rstrip("\n") + (f"\nlargest {clean(unit)}: {ranking}" if ranking else "")
 
 
 def _plural(what: str) -> Any:
@@ -137,5 +137,5 @@ SHAPES = {
     "scatter": _plural("points"),
     "images": _plural("pictures"),
     "graph": _plural("boxes"),
-    "text": _running,
+    "text": _text,
 }

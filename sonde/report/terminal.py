@@ -1,4 +1,4 @@
-"""Text for a terminal: columns, tables and figures, plain where the output is not a terminal."""
+"""Text for a terminal: columns and tables, plain where the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..core.errors import clean
 
 
 def wants_color() -> bool:
-    """Whether the output is a terminal that wants colors; NO_COLOR and pipes get the bare text."""
+    """Whether the output is a terminal with colors; with NO_COLOR or in a pipe the text is plain."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def bold(text: str) -> str:
-    """Bold where there are colors."""
+    """Bold text where colors are on."""
     return f"\x1b[1m{text}\x1b[0m" if wants_color() else text
 
 
 def width() -> int:
-    """Columns of the terminal, within what reads well."""
+    """Width of the terminal in characters, between 60 and 140."""
     return min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
 
 
 def columns(pairs: Iterable[tuple[str, str]]) -> str:
-    """Name and text side by side; long text goes on under itself."""
+    """Names and texts in two columns; long text is wrapped within its column."""
     pairs = list(pairs)
     left = max((_length(name) for name, _ in pairs), default=0) + 4
     lines = []
@@ -41,12 +41,12 @@ def columns(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def wide(text: str) -> str:
-    """One paragraph."""
+    """One paragraph, wrapped to the width of the terminal."""
     return textwrap.fill(text, width())
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table with a ruled head; columns of numbers stand to the right."""
+    """A table with a rule under its head; columns of numbers are right-aligned."""
     from ..core.numbers import number
 
     heads, cells = [clean(head) for head in heads], [[clean(number(cell)) for cell in row] for row in rows]

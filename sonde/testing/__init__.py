@@ -1,10 +1,10 @@
-"""Contract checks for plug-ins, ours and yours: each raises an AssertionError that says which promise is broken, and where.
+"""Contract checks for plug-ins, ours and yours: each raises an AssertionError that says which requirement is violated, and where.
 
     from sonde.testing import check_mixer
     check_mixer("./fade.py")
 
 A check takes a name in the registry, the path of a file, or the module itself.  The file ends with a function `tiny()`, which
-makes a small working instance; what it returns is said at each check.  `tests/contracts` runs them on every plug-in there is.
+returns a small working instance, as each check describes.  `tests/contracts` runs the checks on every plug-in of Sonde.
 """
 
 from .lenses import check_lens

@@ -1,4 +1,4 @@
-"""What all checks share: a subject made by `tiny()`, comparisons that say by how much they fail, and the name of the broken promise."""
+"""What all checks share: loading a plug-in, comparisons with the size of the error, and the name of the violated requirement."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Plugin = str | Path | ModuleType
 
 
 def load(kind: str, plugin: Plugin) -> ModuleType:
-    """The module of a plug-in, given by name, by path or as it is."""
+    """The module of a plug-in, given by name, by path or as a module."""
     return plugin if isinstance(plugin, ModuleType) else registry.load(kind, str(plugin))
 
 
@@ -35,32 +35,32 @@ def function(module: ModuleType, name: str) -> Callable[..., Any]:
 
 
 def run(name: str, checks: Iterable[Callable[[Any], None]], subject: Any) -> None:
-    """All checks on a subject; the first that fails is named by what it promises, the first line of its docstring."""
+    """Run all checks on a subject; the error names the first that fails by the first line of its docstring."""
     for check in checks:
-        promise = (inspect.getdoc(check) or check.__name__).split("\n")[0].rstrip(".")
+        requirement = (inspect.getdoc(check) or check.__name__).split("\n")[0].rstrip(".")
         try:
             check(subject)
         except AssertionError as failure:
-            raise AssertionError(f"{name} breaks a promise: {promise}: {failure}") from failure
-        except Exception as error:  # whatever a plug-in raises on an input it must take
-            raise AssertionError(f"{name} breaks a promise: {promise}: {type(error).__name__}: {error}") from error
+            raise AssertionError(f"{name} violates its contract: {requirement}: {failure}") from failure
+        except Exception as error:  # whatever a plug-in raises on a valid input
+            raise AssertionError(f"{name} violates its contract: {requirement}: {type(error).__name__}: {error}") from error
 
 
 def require(holds: bool, message: str) -> None:
-    """Stop with a message unless something holds; also where Python runs without assertions."""
+    """Raise an AssertionError with this message unless the condition holds, even if Python runs without assertions."""
     if not holds:
         raise AssertionError(message)
 
 
 def smooth(x: Tensor) -> bool:
-    """Whether a tensor holds numbers that can be nearly equal."""
+    """Whether a tensor holds floating-point or complex numbers."""
     return x.is_floating_point() or x.is_complex()
 
 
-def agree(actual: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance: float, label: object) -> None:
-    """Tensors by name, equal up to a tolerance relative to the largest number of each."""
-    require(actual.keys() == wanted.keys(), f"{label}: there are {', '.join(actual)}, not {', '.join(wanted)}")
-    for name, right in wanted.items():
+def agree(actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float, label: object) -> None:
+    """Require that tensors are equal up to a tolerance relative to the largest number of each."""
+    require(actual.keys() == expected.keys(), f"{label}: got {', '.join(actual)}, not {', '.join(expected)}")
+    for name, right in expected.items():
         left = actual[name]
         require(left.shape == right.shape, f"{label}: '{name}' is {tuple(left.shape)}, not {tuple(right.shape)}")
         if not right.numel():
@@ -74,5 +74,5 @@ def agree(actual: Mapping[str, Tensor], wanted: Mapping[str, Tensor], tolerance:
 
 
 def draw(*shape: int, seed: int = 3) -> Tensor:
-    """Normal numbers in float64 that touch no random state."""
+    """Standard normal numbers in float64, without using global random state."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What every lens promises: it works on its tiny subject, leaves no trace, and gives readings that survive JSON and can be drawn."""
+"""The contract of a lens: it works on its tiny subject, changes nothing, and returns readings that survive JSON and can be drawn."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..core.reading import Reading, Subject
 from ..report.draw import draw, svg
 from ._contract import Plugin, function, load, require, run, stem
 
-LOOKING = ("self", "lens", "split", "first")
-"""arguments of `Run.look`, which options of a lens may not be called like"""
+RESERVED = ("self", "lens", "split", "first")
+"""arguments of `Run.look`, which are not allowed as options of a lens"""
 
 
 def check_lens(plugin: Plugin) -> None:
@@ -31,7 +31,7 @@ def check_lens(plugin: Plugin) -> None:
 
 
 def look(module: ModuleType, subject: Subject) -> list[Reading]:
-    """What a lens shows of a subject, always a list."""
+    """The readings of a lens for a subject, always a list."""
     readings = function(module, "read")(subject)
     readings = readings if isinstance(readings, list) else [readings]
     wrong = [type(one).__name__ for one in readings if not isinstance(one, Reading)]
@@ -47,20 +47,24 @@ def tiny(module: ModuleType) -> Subject:
 
 
 def declares_what_it_is(module: ModuleType) -> None:
-    """Its file has a docstring and the functions read(subject, ...), why_not(subject) and tiny(); options are explained."""
+    """Its file has a docstring and the functions read(subject, ...), why_not(subject) and tiny(); options have help texts."""
     require(bool(module.__doc__), "the file has no docstring")
     read = function(module, "read")
     function(module, "why_not")
     known = options_of(read, f"lens '{stem(module)}'")
     require(next(iter(known), "") == "subject", "the first argument of read is not 'subject'")
     for name, option in list(known.items())[1:]:
-        require(name not in LOOKING, f"its option '{name}' is an argument of looking itself; give it another name")
+        require(name not in RESERVED, f"its option '{name}' is an argument of `Run.look`; rename it")
         require(not option.is_required, f"its option '{name}' has no default")
         require(bool(option.help), f"its option '{name}' has no line 'name: text' in the docstring of read")
+    report = getattr(module, "REPORT", {"position": 0})
+    kinds = {"position": int, "section": str, "examples": int}
+    fits = isinstance(report, dict) and "position" in report and all(isinstance(report[key], kinds.get(key, ())) for key in report)
+    require(fits, f'REPORT must be like {{"position": 30}}, optionally with "section" (text) and "examples" (a number), not {report!r}')
 
 
 def state_of(model: Any) -> dict[str, Any]:
-    """Everything a lens could disturb, as plain values."""
+    """Everything a lens could change, as plain values."""
     if model is None:
         return {"random": random_states()}
     return {
@@ -74,7 +78,7 @@ def state_of(model: Any) -> dict[str, Any]:
 
 
 def random_states() -> tuple[Any, ...]:
-    """States of the generators of torch, NumPy and Python."""
+    """States of the global generators of torch, NumPy and Python."""
     return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
 
@@ -87,15 +91,15 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def leaves_no_trace(module: ModuleType) -> None:
-    """It leaves model, gradients, modes, hooks, batch and random states as they were."""
+def changes_nothing(module: ModuleType) -> None:
+    """It does not change the model, gradients, modes, hooks, batch or random states."""
     for training, gradients in ((True, True), (False, False), (True, False)):
         subject = tiny(module)
         model = subject.model
         if model is not None:
             model.train(training)
             if training and (first := next(model.children(), None)) is not None:
-                first.eval()  # a module in a mode of its own must keep it
+                first.eval()  # a module in another mode must keep it
             if gradients:
                 for parameter in model.parameters():
                     parameter.grad = torch.ones_like(parameter)
@@ -106,20 +110,20 @@ def leaves_no_trace(module: ModuleType) -> None:
         after = state_of(model)
         changed = [what for what in before if not same(before[what], after[what])]
         require(not changed, f"it changes {', '.join(changed)} of the model")
-        kept = model is None or all(old is p.grad for old, p in zip(grads, model.parameters(), strict=True))
-        require(kept, "it puts other tensors in the place of gradients")
+        same_tensors = model is None or all(old is p.grad for old, p in zip(grads, model.parameters(), strict=True))
+        require(same_tensors, "it replaces gradient tensors")
         require(subject.batch is None or same(fields, dict(subject.batch.fields)), "it changes the batch")
 
 
 def tiny_touches_no_random_state(module: ModuleType) -> None:
-    """Making its tiny subject draws nothing from a global generator."""
+    """Its tiny() does not use a global random generator."""
     before = random_states()
     tiny(module)
-    require(before == random_states(), "a global random state moved; see `untouched`")
+    require(before == random_states(), "a global random state changed; use `preserve_state`")
 
 
-def says_the_same_twice(module: ModuleType) -> None:
-    """It says the same twice, also of a model in training mode."""
+def is_deterministic(module: ModuleType) -> None:
+    """Two readings of the same subject are equal, also of a model in training mode."""
     subject = tiny(module)
     if subject.model is not None:
         subject.model.train()
@@ -128,11 +132,11 @@ def says_the_same_twice(module: ModuleType) -> None:
 
 
 def readings_survive_json_and_are_drawn(module: ModuleType) -> None:
-    """Its readings have a title and values, go to JSON and back, and can be drawn."""
+    """Its readings have a title and values, survive a round trip through JSON, and can be drawn."""
     with tempfile.TemporaryDirectory() as folder:
         for index, reading in enumerate(look(module, tiny(module))):
             again = Reading.from_json(reading.to_json())
-            require(again.to_json() == reading.to_json(), f"'{reading.title}' is another after JSON and back")
+            require(again.to_json() == reading.to_json(), f"'{reading.title}' differs after a round trip through JSON")
             require(bool(reading.title) and bool(reading.values), "a reading has no title or no values")
             path = draw(again, Path(folder) / f"{index}.png")
             drawn = path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 1500
@@ -143,33 +147,33 @@ def readings_survive_json_and_are_drawn(module: ModuleType) -> None:
 
 
 def refuses_in_one_line(module: ModuleType) -> None:
-    """Where there is nothing to look at it says so in one line: decorate `read` with `lenses.tools.readonly.guard`."""
+    """Where it does not apply it raises a one-line error: decorate `read` with `lenses.tools.readonly.guard`."""
     try:
         look(module, Subject(None, None))
     except BadInput as refusal:
         expected = f"lens '{stem(module)}' does not apply: "
-        require(str(refusal).startswith(expected) and "\n" not in str(refusal), f"it says: {refusal}")
+        require(str(refusal).startswith(expected) and "\n" not in str(refusal), f"the error is: {refusal}")
     else:
-        raise AssertionError("it reads a subject without model, batch and metrics")
+        raise AssertionError("it accepts a subject without model, batch and metrics")
 
 
 def works_where_it_does_not_refuse(module: ModuleType) -> None:
-    """It works on every kind of subject for which `why_not` has no reason."""
+    """It works on every kind of subject for which `why_not` returns an empty string."""
     kinds: dict[str, Subject] = {}
     for other in [module, *(registry.load("lenses", name) for name in registry.names("lenses"))]:
         subject = tiny(other)
         kinds.setdefault(f"{subject.model} {subject.batch} {subject.objective is None} {len(subject.metrics)}", subject)
-    fit = [subject for subject in kinds.values() if not function(module, "why_not")(subject)]
-    require(bool(fit), "it refuses even its tiny subject")
-    for subject in fit:
+    suitable = [subject for subject in kinds.values() if not function(module, "why_not")(subject)]
+    require(bool(suitable), "it refuses even its tiny subject")
+    for subject in suitable:
         look(module, replace(subject))
 
 
 CHECKS: tuple[Callable[[ModuleType], None], ...] = (
     declares_what_it_is,
-    leaves_no_trace,
+    changes_nothing,
     tiny_touches_no_random_state,
-    says_the_same_twice,
+    is_deterministic,
     readings_survive_json_and_are_drawn,
     refuses_in_one_line,
     works_where_it_does_not_refuse,

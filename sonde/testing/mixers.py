@@ -1,4 +1,4 @@
-"""What every mixer promises.  The definition is the slowest way: one token after the other through the state.  All else must equal it.
+"""The contract of a mixer.  Its definition is one token at a time through the state; all other forms must equal it.
 
 B batch.
 """
@@ -24,9 +24,9 @@ from ._contract import Plugin, agree, draw, function, load, require, run, smooth
 
 B = 2
 SIZES = (5, 0, 33, 1, 18)
-"""lengths of sequences that share a batch"""
+"""lengths of sequences in one batch"""
 LENGTHS = (1, 2, 63, 64, 65, 100)
-"""around the sizes of blocks"""
+"""around the sizes of chunks"""
 PIECES = ((1, 37, 62), (64, 36), (99, 1), (30, 2, 1, 67))
 MakeMixer = Callable[..., Mixer]
 """makes the tiny mixer of a dtype, float64 where none is given"""
@@ -40,7 +40,7 @@ def check_mixer(plugin: Plugin) -> None:
 
 
 def fresh(module: ModuleType) -> MakeMixer:
-    """Makes the tiny mixer, with no parameter left at a special value such as zero."""
+    """A function that makes the tiny mixer, with noise on all parameters so that none is at a special value such as zero."""
 
     def make(dtype: torch.dtype = torch.float64) -> Mixer:
         with torch.random.fork_rng(devices=[]):
@@ -63,7 +63,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(getattr(kind, "__final__", False), f"{kind.__name__} is not marked @final")
     require(kind.__name__.lower() == name.replace("_", "").lower(), f"{kind.__name__} is not named like its file")
     require(bool(kind.__doc__) and bool(module.__doc__), "the file or the class has no docstring")
-    require(bool(mix.forms()) and isinstance(mix.causal, bool), "it has no forms, or does not say whether it is causal")
+    require(bool(mix.forms()) and isinstance(mix.causal, bool), "it has no forms, or `causal` is not a bool")
     require(isinstance(kind.no_decay, tuple), f"no_decay must be a tuple of names, not {kind.no_decay!r}")
     known = options_of(kind)
     require("width" in known, "its constructor has no option 'width'")
@@ -79,8 +79,8 @@ def available_forms(mix: Mixer) -> list[str]:
     return sorted(forms, key=lambda form: form != "step")
 
 
-def fed(mix: Mixer, x: Tensor, state: State | None, pieces: Sequence[int], forms: Sequence[str]) -> tuple[Tensor, State]:
-    """x in pieces, the forms taking turns."""
+def run_pieces(mix: Mixer, x: Tensor, state: State | None, pieces: Sequence[int], forms: Sequence[str]) -> tuple[Tensor, State]:
+    """Output and final state of x in pieces, cycling through the forms."""
     outs = []
     for part, form in zip(x.split(list(pieces), 1), cycle(forms)):
         y, state = mix.use(form)(part, state)
@@ -90,37 +90,37 @@ def fed(mix: Mixer, x: Tensor, state: State | None, pieces: Sequence[int], forms
 
 
 def warm(mix: Mixer, n: int = B) -> State | None:
-    """A state that has seen something; None where there is none to be had."""
+    """A state after some inputs; None for a mixer without state."""
     if not mix.causal:
         return None
     with torch.no_grad():
         return mix.use("auto")(draw(n, 3, mix.width, seed=5).to(next(mix.parameters())))[1]
 
 
-def kept(mix: Mixer, state: State) -> dict[str, Tensor]:
-    """What a state holds: its numbers, or, where it may have spare room, what the mixer makes of it next."""
+def state_contents(mix: Mixer, state: State) -> dict[str, Tensor]:
+    """The contents of a state: its tensors, or, where these may have unused space, the next outputs from it."""
     if isinstance(mix, Recurrent) or not state:
         return {f"state {name}": s for name, s in state.items()}
     return {"state": mix(draw(len(next(iter(state.values()))), 3, mix.width, seed=6).to(next(mix.parameters())), state)[0]}
 
 
 def results(mix: Mixer, x: Tensor, state: State | None, call: Callable[..., tuple[Tensor, State]]) -> dict[str, Tensor]:
-    """Output, final state, and gradients of the input, every parameter and the initial state by a fixed mix of both."""
+    """Output, final state, and gradients of the input, every parameter and the initial state for a fixed loss of both."""
     x = x.clone().requires_grad_()
     state = None if state is None else {name: s.clone().requires_grad_(smooth(s)) for name, s in state.items()}
     y, end = call(x, state)
-    ends = kept(mix, end)
+    ends = state_contents(mix, end)
     loss = torch.zeros((), dtype=torch.float64)
     for out in [y, *(s for s in ends.values() if smooth(s) and s.requires_grad)]:
         out = torch.view_as_real(out) if out.is_complex() else out
         loss = loss + (out * draw(*out.shape, seed=out.dim()).to(out)).sum()
     leaves = {"x": x, **dict(mix.named_parameters()), **{f"first {name}": s for name, s in (state or {}).items() if smooth(s)}}
     grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
-    of = {f"d {name}": torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), grads)}
-    return {name: tensor.detach() for name, tensor in {"y": y, **ends, **of}.items()}
+    gradients = {f"d {name}": torch.zeros_like(leaf) if g is None else g for (name, leaf), g in zip(leaves.items(), grads)}
+    return {name: tensor.detach() for name, tensor in {"y": y, **ends, **gradients}.items()}
 
 
-def at_once(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
+def one_pass(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
     """A call of the mixer in one form."""
     return lambda x, state: mix.use(form)(x, state)
 
@@ -129,25 +129,25 @@ def at_once(mix: Mixer, form: str) -> Callable[..., tuple[Tensor, State]]:
 
 
 def forms_are_equal(make: MakeMixer, lengths: Sequence[int] = LENGTHS) -> None:
-    """All its forms give the same outputs, final state and gradients, from a state that has seen something."""
+    """All its forms give the same outputs, final state and gradients, from a state after some inputs."""
     for length in lengths:
         mix, narrow = make(), make(torch.float32)
         x, state = draw(B, length, mix.width), warm(mix)
         first, *others = available_forms(mix)
-        wanted = results(mix, x, state, at_once(mix, first))
-        bad = [name for name, right in wanted.items() if not right.isfinite().all()]
+        expected = results(mix, x, state, one_pass(mix, first))
+        bad = [name for name, right in expected.items() if not right.isfinite().all()]
         require(not bad, f"form '{first}' at {length} tokens: '{', '.join(bad)}' is not finite")
         for form in others:
-            agree(results(mix, x, state, at_once(mix, form)), wanted, 1e-9, f"form '{form}' at {length} tokens")
-        # The wide mixer on the very numbers that float32 holds: the error is that of the arithmetic alone.
+            agree(results(mix, x, state, one_pass(mix, form)), expected, 1e-9, f"form '{form}' at {length} tokens")
+        # The float64 mixer on float32 values: the difference is the error of float32 arithmetic alone.
         mix.load_state_dict(narrow.state_dict())
         x, state = x.float(), warm(narrow)
-        wanted = results(mix, x.double(), None if state is None else _widened(state), at_once(mix, others[0] if others else first))
+        expected = results(mix, x.double(), None if state is None else _to_float64(state), one_pass(mix, others[0] if others else first))
         for form in [first, *others] if length < 100 else others:
-            agree(results(narrow, x, state, at_once(narrow, form)), wanted, 1e-4, f"form '{form}' at {length} tokens in float32")
+            agree(results(narrow, x, state, one_pass(narrow, form)), expected, 1e-4, f"form '{form}' at {length} tokens in float32")
 
 
-def _widened(state: State) -> State:
+def _to_float64(state: State) -> State:
     return {name: s.to(torch.complex128 if s.is_complex() else torch.float64) if smooth(s) else s for name, s in state.items()}
 
 
@@ -158,12 +158,12 @@ def one_pass_equals_token_by_token(make: MakeMixer) -> None:
         return
     x, first = draw(B, 33, mix.width), available_forms(mix)[0]
     for state in (None, warm(mix)):
-        wanted = results(mix, x, state, lambda x, state: fed(mix, x, state, [1] * 33, [first]))
-        agree(results(mix, x, state, at_once(mix, first)), wanted, 1e-9, f"form '{first}' in one pass")
+        expected = results(mix, x, state, lambda x, state: run_pieces(mix, x, state, [1] * 33, [first]))
+        agree(results(mix, x, state, one_pass(mix, first)), expected, 1e-9, f"form '{first}' in one pass")
 
 
 def pieces_equal_one_pass(make: MakeMixer, pieces: Sequence[Sequence[int]] = PIECES) -> None:
-    """A sequence in pieces, the state carried on, equals one pass, whatever form each piece takes."""
+    """A sequence in pieces, with the state passed on, equals one pass, whatever the form of each piece."""
     mix = make()
     if not mix.causal:
         return
@@ -173,9 +173,9 @@ def pieces_equal_one_pass(make: MakeMixer, pieces: Sequence[Sequence[int]] = PIE
         for sizes in pieces:
             for i in range(len(forms)):
                 turns = forms[i:] + forms[:i]
-                out, end = fed(mix, x, None, sizes, turns)
+                out, end = run_pieces(mix, x, None, sizes, turns)
                 label = f"pieces of {', '.join(map(str, sizes))} tokens by {', '.join(turns)}"
-                agree({"y": out, **kept(mix, end)}, {"y": y, **kept(mix, state)}, 1e-9, label)
+                agree({"y": out, **state_contents(mix, end)}, {"y": y, **state_contents(mix, state)}, 1e-9, label)
 
 
 def the_future_does_not_leak(make: MakeMixer) -> None:
@@ -195,11 +195,11 @@ def the_future_does_not_leak(make: MakeMixer) -> None:
                     require(not torch.equal(other[:, t], y[:, t]), f"form '{form}': output {t} does not depend on input {t}")
 
 
-# Sequences of their own length --------------------------------------------------------------------------------------
+# Sequences of different lengths --------------------------------------------------------------------------------------
 
 
-def _laid_out() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, int]]]]:
-    """Ways to lay sequences of SIZES into a batch: name, spans, (rows, time), and (row, start) of each."""
+def _layouts() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, int]]]]:
+    """Layouts of sequences of SIZES in a batch: name, spans, (rows, time), and (row, start) of each."""
     L, n = max(SIZES), torch.tensor(SIZES)
     yield "padded right", Spans.of_lengths(n), (len(n), L), [(row, 0) for row in range(len(n))]
     left = Spans.of_mask(torch.arange(L) >= L - n.unsqueeze(1))
@@ -209,32 +209,32 @@ def _laid_out() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, i
 
 
 def padding_changes_nothing(make: MakeMixer) -> None:
-    """Padded and packed sequences give what each gives alone: outputs, states that go on, gradients; padding gets no gradient."""
+    """Padded and packed sequences have the outputs, states and gradients of each alone; padding gets no gradient."""
     mix = make()
     alone = [draw(1, size, mix.width, seed=20 + i) for i, size in enumerate(SIZES)]
     more = [draw(1, size, mix.width, seed=40 + i) for i, size in enumerate(SIZES)]
-    wanted = [_one_by_one(mix.use(available_forms(mix)[0]), first, second) for first, second in zip(alone, more)]
+    expected = [_one_by_one(mix.use(available_forms(mix)[0]), first, second) for first, second in zip(alone, more)]
     for form in available_forms(mix):
         mix.use(form)
-        for name, spans, shape, places in _laid_out():
-            x = _laid(alone, shape, places).requires_grad_()
+        for name, spans, shape, positions in _layouts():
+            x = _place(alone, shape, positions).requires_grad_()
             y, state = mix(x, spans=spans)
             ys = [y]
             if mix.causal:
-                ys.append(mix(_laid(more, shape, places), state, spans=spans)[0])
+                ys.append(mix(_place(more, shape, positions), state, spans=spans)[0])
             (dx,) = torch.autograd.grad(sum(((out * out).sum() for out in ys), torch.zeros(())), x)
-            for i, (size, (row, start)) in enumerate(zip(SIZES, places)):
+            for i, (size, (row, start)) in enumerate(zip(SIZES, positions)):
                 cut = (slice(row, row + 1), slice(start, start + size))
                 actual = {"y": y[cut], "dx": dx[cut]} | ({"more": ys[1][cut]} if mix.causal else {})
-                agree(actual, wanted[i], 1e-9, f"form '{form}', {name}, sequence {i} of {size} tokens")
+                agree(actual, expected[i], 1e-9, f"form '{form}', {name}, sequence {i} of {size} tokens")
                 dx[cut] = 0
             require(float(dx.abs().max()) < 1e-12, f"form '{form}', {name}: padding has a gradient")  # an FFT rounds
 
 
-def _laid(parts: list[Tensor], shape: tuple[int, int], places: list[tuple[int, int]]) -> Tensor:
-    """The sequences at their places, with numbers everywhere else that would spoil all they touch."""
+def _place(parts: list[Tensor], shape: tuple[int, int], positions: list[tuple[int, int]]) -> Tensor:
+    """The sequences at their positions, with NaN everywhere else, which would spread if it were read."""
     whole = torch.full((*shape, parts[0].shape[-1]), torch.nan, dtype=torch.float64)
-    for part, (row, start) in zip(parts, places):
+    for part, (row, start) in zip(parts, positions):
         whole[row, start : start + part.shape[1]] = part[0]
     return whole
 
@@ -258,8 +258,8 @@ def an_empty_sequence_keeps_its_state(make: MakeMixer) -> None:
     with torch.no_grad():
         y, end = mix(x, state, spans=Spans.of_lengths(torch.tensor([7, 0, 4])))
         alone, _ = mix(x[1:2], {name: s[1:2] for name, s in end.items()})
-        wanted, _ = mix(x[1:2], {name: s[1:2] for name, s in state.items()})
-    agree({"y": alone}, {"y": wanted}, 1e-9, "a sequence that waited")
+        expected, _ = mix(x[1:2], {name: s[1:2] for name, s in state.items()})
+    agree({"y": alone}, {"y": expected}, 1e-9, "an empty sequence, continued")
     require(not y[1].any() and not y[2, 4:].any(), "outputs beyond the end of a sequence are not 0")
 
 
@@ -268,7 +268,7 @@ def an_empty_sequence_keeps_its_state(make: MakeMixer) -> None:
 
 def gradients_are_right(make: MakeMixer) -> None:
     """Its gradients equal finite differences in float64."""
-    # Of one long vector of input, state and parameters, so that one random direction tests them all.
+    # Of one vector of input, state and parameters, so that one random direction tests them all.
     mix = make()
     state, params = warm(mix), dict(mix.named_parameters())
     initial = {name: s for name, s in (state or {}).items() if smooth(s)}
@@ -300,12 +300,12 @@ def _shaped(vector: Tensor, like: Tensor) -> Tensor:
 
 
 def half_precision_is_summed_in_float32(make: MakeMixer) -> None:
-    """bfloat16 in and out, the state in float32, and the error that of the inputs: it does not grow with the length."""
+    """With bfloat16 inputs and outputs the state is float32, and the error does not grow with the length."""
     narrow, wide = make(torch.bfloat16), make(torch.float32)
     wide.load_state_dict({name: value.to(wide.state_dict()[name].dtype) for name, value in narrow.state_dict().items()})
     x = draw(1, 200, wide.width).bfloat16()
     with torch.no_grad():
-        wanted, _ = wide(x.float())
+        expected, _ = wide(x.float())
         for form in [form for form in available_forms(narrow) if form != "step"] or available_forms(narrow):
             y, state = narrow.use(form)(x)
             require(
@@ -314,7 +314,7 @@ def half_precision_is_summed_in_float32(make: MakeMixer) -> None:
             if isinstance(narrow, Recurrent):
                 sums = {name: s.dtype for name, s in state.items() if name.startswith("S")}
                 require(all(dtype in (torch.float32, torch.complex64) for dtype in sums.values()), f"form '{form}' keeps {sums}")
-            error = float((y.float() - wanted)[:, 100:].norm() / wanted[:, 100:].norm())
+            error = float((y.float() - expected)[:, 100:].norm() / expected[:, 100:].norm())
             require(error < 0.05, f"form '{form}' differs by {error:.2g} from float32")
 
 
@@ -322,37 +322,37 @@ def autocast_changes_little(make: MakeMixer) -> None:
     """Under autocast outputs stay close and gradients finite."""
     mix = make(torch.float32)
     x = draw(1, 65, mix.width).float()
-    wanted, _ = mix(x)
+    expected, _ = mix(x)
     with torch.autocast("cpu", torch.bfloat16):
         y, _ = mix(x)
     y.float().square().sum().backward()
-    error = float(((y.float() - wanted).norm() / wanted.norm()).detach())
+    error = float(((y.float() - expected).norm() / expected.norm()).detach())
     require(error < 0.05, f"outputs differ by {error:.2g}")
     require(all(p.grad is None or bool(p.grad.isfinite().all()) for p in mix.parameters()), "a gradient is not finite")
 
 
 def a_state_goes_in_and_out_of_autocast(make: MakeMixer) -> None:
-    """A state made under autocast goes on without it, and the other way round."""
+    """A state computed under autocast can be continued without it, and vice versa."""
     mix = make(torch.float32)
     if not mix.causal:
         return
     x = draw(B, 9, mix.width).float()
     with torch.no_grad():
-        wanted, _ = mix(x)
+        expected, _ = mix(x)
         for inside in ((True, False), (False, True)):
             state, ys = None, []
             for part, on in zip(x.split([5, 4], 1), inside):
                 with torch.autocast("cpu", torch.bfloat16, enabled=on):
                     y, state = mix(part, state)
                 ys.append(y.float())
-            error = float((torch.cat(ys, 1) - wanted).norm() / wanted.norm())
+            error = float((torch.cat(ys, 1) - expected).norm() / expected.norm())
             require(
                 error < 0.05, f"outputs differ by {error:.2g} where autocast is {' and then '.join('on' if on else 'off' for on in inside)}"
             )
 
 
-def long_and_loud_inputs_stay_finite(make: MakeMixer) -> None:
-    """Inputs thirty times too large drive every gate to its ends; nothing overflows over 4096 steps."""
+def large_inputs_stay_finite(make: MakeMixer) -> None:
+    """Inputs thirty times too large, which saturate every gate, do not overflow over 4096 steps."""
     mix = make(torch.float32).use("auto")
     with torch.no_grad():
         y, state = mix(30 * draw(1, 4096, mix.width).float())
@@ -360,7 +360,7 @@ def long_and_loud_inputs_stay_finite(make: MakeMixer) -> None:
     require(all(bool(s.isfinite().all()) for s in state.values()), "a state is not finite")
 
 
-def loud_gradients_stay_finite(make: MakeMixer) -> None:
+def gradients_of_large_inputs_stay_finite(make: MakeMixer) -> None:
     """Inputs thirty times too large have finite gradients."""
     mix = make(torch.float32).use("auto")
     x = (30 * draw(1, 130, mix.width)).float().requires_grad_()
@@ -370,8 +370,8 @@ def loud_gradients_stay_finite(make: MakeMixer) -> None:
     require(not bad, f"the gradient of {', '.join(bad)} is not finite")
 
 
-def saved_and_loaded_it_gives_the_same_bits(make: MakeMixer) -> None:
-    """Saved and loaded it gives the same bits, and so does its state."""
+def saving_and_loading_keeps_the_bits(make: MakeMixer) -> None:
+    """After saving and loading, its outputs and states are the same bits."""
     mix, again = make(torch.float32), make(torch.float32)
     with torch.no_grad():
         for value in again.state_dict().values():
@@ -390,7 +390,7 @@ def saved_and_loaded_it_gives_the_same_bits(make: MakeMixer) -> None:
 
 
 def decoding_equals_forward(make: MakeMixer) -> None:
-    """Where it has `decode`, a program of the decoding kernel gives its logits and states."""
+    """If it has `decode`, the decoding kernel gives the same logits and states."""
     from ..generate.fused import prepare
     from ..models.language_model import LanguageModel
 
@@ -403,19 +403,19 @@ def decoding_equals_forward(make: MakeMixer) -> None:
         model.stack.blocks[0].mixer = mix
         tokens = torch.randint(11, (B, 12))
         program = prepare(model, B)
-        if program is None:  # it may refuse some of its settings
+        if program is None:  # it may not support these options
             return
-        wanted, _ = model.advance(tokens)
+        expected, _ = model.advance(tokens)
         logits, state = program.advance(tokens[:, :5])
         outs = [logits]
         for t in range(5, 12):
             logits, state = program.advance(tokens[:, t : t + 1], state)
             outs.append(logits)
-    agree({"logits": torch.cat(outs, 1)}, {"logits": wanted}, 1e-5, "token by token")
+    agree({"logits": torch.cat(outs, 1)}, {"logits": expected}, 1e-5, "token by token")
 
 
 def the_rule_is_what_runs(module: ModuleType) -> None:
-    """A linear recurrence takes its steps through the engine, in the form asked for."""
+    """A linear recurrence runs its `rule`, in the selected form."""
     from ..nn.recurrence import watching
 
     mix = fresh(module)()
@@ -426,10 +426,8 @@ def the_rule_is_what_runs(module: ModuleType) -> None:
         mix.use(form)
         with watching() as watch, torch.no_grad():
             mix(draw(B, 4, mix.width))
-        seen = [(taken, steps.v.shape[2]) for steps, taken in watch.seen]
-        require(
-            bool(seen) and all(one == (form, 4) for one in seen), f"asked for form '{form}' over 4 tokens, what ran was {seen or 'nothing'}"
-        )
+        seen = [(ran, steps.v.shape[2]) for steps, ran in watch.seen]
+        require(bool(seen) and all(one == (form, 4) for one in seen), f"selected form '{form}' over 4 tokens, but {seen or 'nothing'} ran")
 
 
 CHECKS: tuple[Callable[[MakeMixer], None], ...] = (
@@ -443,8 +441,8 @@ CHECKS: tuple[Callable[[MakeMixer], None], ...] = (
     half_precision_is_summed_in_float32,
     autocast_changes_little,
     a_state_goes_in_and_out_of_autocast,
-    long_and_loud_inputs_stay_finite,
-    loud_gradients_stay_finite,
-    saved_and_loaded_it_gives_the_same_bits,
+    large_inputs_stay_finite,
+    gradients_of_large_inputs_stay_finite,
+    saving_and_loading_keeps_the_bits,
     decoding_equals_forward,
 )

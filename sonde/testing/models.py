@@ -1,4 +1,4 @@
-"""What every model promises: it is built, gives finite outputs and gradients, says the same when loaded, and keeps examples apart."""
+"""The contract of a model: finite outputs and gradients, the same outputs after saving and loading, and independent examples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..core.tensors import decode, encode
 from ._contract import Plugin, agree, function, load, require, run, stem
 
 MakeModel = Callable[..., tuple[nn.Module, Batch]]
-"""makes the tiny model in evaluation mode and its batch; another seed gives other weights"""
+"""makes the tiny model in evaluation mode and its batch; the seed determines the weights"""
 
 
 def check_model(plugin: Plugin) -> None:
     """Check a model, given by name, by the path of its file or as a module.
 
-    `tiny()` in it returns a small model and a batch of two examples or more.  A model whose answers for an example depend on
-    the others of the batch declares `batch_independent = False`.
+    `tiny()` in it returns a small model and a batch of two examples or more.  A model whose outputs for an example depend on
+    the others in the batch declares `batch_independent = False`.
     """
     module = load("models", plugin)
     run(stem(module), [declares_what_it_is], module)
@@ -30,7 +30,7 @@ def check_model(plugin: Plugin) -> None:
 
 
 def fresh(module: ModuleType) -> MakeModel:
-    """Makes the tiny model with no parameter left at a special value, in float64, and its batch."""
+    """A function that makes the tiny model in float64, with noise on all parameters, and its batch."""
 
     def make(seed: int = 0) -> tuple[nn.Module, Batch]:
         with torch.random.fork_rng(devices=[]):
@@ -56,7 +56,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds a final model, the one named like the file or its only one, with docstrings."""
     model, batch = function(module, "tiny")()
     require(isinstance(model, nn.Module), f"tiny() returns {type(model).__name__}, not a model and a batch")
-    require(isinstance(batch, Batch) and len(batch) > 1, "tiny() gives no batch of two examples or more")
+    require(isinstance(batch, Batch) and len(batch) > 1, "tiny() does not return a batch of two examples or more")
     kinds = registry.classes_in(module, nn.Module)
     named = [kind for kind in kinds if kind.__name__.lower() == stem(module).replace("_", "").lower()]
     require(len(named or kinds) == 1, f"none of {', '.join(kind.__name__ for kind in kinds) or 'its classes'} is named like the file")
@@ -67,7 +67,7 @@ def declares_what_it_is(module: ModuleType) -> None:
 
 
 def outputs_are_finite_and_the_same_twice(make: MakeModel) -> None:
-    """In evaluation mode its outputs are finite, and the same twice."""
+    """In evaluation mode its outputs are finite and deterministic."""
     model, batch = make()
     with torch.no_grad():
         first, second = outputs(ask(model, batch)), outputs(ask(model, batch))
@@ -91,18 +91,18 @@ def gradients_reach_its_weights(make: MakeModel) -> None:
     require(any(p.grad is not None and bool(p.grad.any()) for _, p in trained), "every gradient is 0")
 
 
-def saved_and_loaded_it_says_the_same(make: MakeModel) -> None:
-    """Loaded into another instance, what was saved gives the same bits."""
+def saving_and_loading_keeps_the_bits(make: MakeModel) -> None:
+    """Saved weights loaded into another instance give the same bits."""
     (first, batch), (again, _) = make(), make(seed=1)
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
     with torch.no_grad():
-        wanted, actual = outputs(ask(first, batch)), outputs(ask(again, batch))
-    for name, out in wanted.items():
+        expected, actual = outputs(ask(first, batch)), outputs(ask(again, batch))
+    for name, out in expected.items():
         require(torch.equal(actual[name], out), f"'{name}' differs")
 
 
-def examples_do_not_see_each_other(make: MakeModel) -> None:
-    """In evaluation mode what it says of an example is the same alone and in a batch."""
+def examples_are_independent(make: MakeModel) -> None:
+    """In evaluation mode its output for an example is the same alone and in a batch."""
     model, batch = make()
     if not getattr(model, "batch_independent", True):
         return
@@ -135,7 +135,7 @@ def changes_nothing(make: MakeModel) -> None:
 CHECKS: tuple[Callable[[MakeModel], None], ...] = (
     outputs_are_finite_and_the_same_twice,
     gradients_reach_its_weights,
-    saved_and_loaded_it_says_the_same,
-    examples_do_not_see_each_other,
+    saving_and_loading_keeps_the_bits,
+    examples_are_independent,
     changes_nothing,
 )

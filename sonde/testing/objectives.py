@@ -1,4 +1,4 @@
-"""What every objective promises: sums with counts that add up, right gradients, and that it changes nothing."""
+"""The contract of an objective: sums with counts that add up, correct gradients, and no side effects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def check_objective(plugin: Plugin) -> None:
 
 
 def fresh(module: ModuleType) -> MakeObjective:
-    """Makes objective, model and batch, the same every time."""
+    """A function that makes objective, model and batch, the same every time."""
 
     def make() -> Small:
         with torch.random.fork_rng(devices=[]):
@@ -62,19 +62,19 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(getattr(kind, "__final__", False), f"{kind.__name__} is not marked @final")
     require(bool(kind.__doc__) and bool(module.__doc__), "the file or the class has no docstring")
     for task in getattr(kind, "tasks", ()):
-        require(task in TASKS, f"tasks names '{task}', which is no task; {nearest(task, TASKS)}")
+        require(task in TASKS, f"tasks names '{task}', which is not a task; {nearest(task, TASKS)}")
     link = getattr(kind, "link", "identity")
     require(callable(link) or link in LINKS, f"link '{link}' is not known; {nearest(str(link), LINKS)}")
     require(isinstance(getattr(kind, "repeatable", False), bool), "repeatable must be True or False")
 
 
 def sums_are_finite_and_counted(make: MakeObjective) -> None:
-    """It gives finite sums, whose counts do not need the model."""
+    """Its sums are finite, and its counts do not depend on the model."""
     objective, model, batch = make()
     if hasattr(objective, "check"):
         objective.check(batch)
     terms = objective(model, batch)
-    require(isinstance(terms, Terms) and len(terms) > 0, f"it returns {type(terms).__name__}, not Terms with something in them")
+    require(isinstance(terms, Terms) and len(terms) > 0, f"it returns {type(terms).__name__}, not non-empty Terms")
     for name, term in terms.items():
         require(term.sum.ndim == 0 and bool(term.sum.isfinite()), f"the sum '{name}' is not one finite number")
         require(float(term.count) > 0, f"the count of '{name}' is {float(term.count):g}")
@@ -83,17 +83,17 @@ def sums_are_finite_and_counted(make: MakeObjective) -> None:
 
 
 def parts_add_up(make: MakeObjective) -> None:
-    """The sums and counts of the parts of a batch add up to those of the whole."""
+    """The sums and counts of the parts of a batch add up to those of the batch."""
     objective, model, batch = _wide(make())
     require(len(batch) > 5, f"tiny() has a batch of {len(batch)} examples; give it six or more")
     whole = objective(model, batch)
     parts = objective(model, batch[:1]) + objective(model, batch[1:5]) + objective(model, batch[5:])
-    require(parts.keys() == whole.keys(), f"parts have {', '.join(parts)}, the whole {', '.join(whole)}")
+    require(parts.keys() == whole.keys(), f"parts have {', '.join(parts)}, the batch {', '.join(whole)}")
     for name in whole:
         for what in ("count", "sum"):
-            part, all_of_it = (float(torch.as_tensor(getattr(terms[name], what)).detach()) for terms in (parts, whole))
-            close = math.isclose(part, all_of_it, rel_tol=1e-12, abs_tol=1e-12)
-            require(close, f"the {what} of '{name}' is {all_of_it:.12g} for the whole and {part:.12g} over its parts")
+            part, total = (float(torch.as_tensor(getattr(terms[name], what)).detach()) for terms in (parts, whole))
+            close = math.isclose(part, total, rel_tol=1e-12, abs_tol=1e-12)
+            require(close, f"the {what} of '{name}' is {total:.12g} for the batch and {part:.12g} summed over its parts")
 
 
 def gradients_are_right(make: MakeObjective) -> None:
@@ -110,7 +110,7 @@ def gradients_are_right(make: MakeObjective) -> None:
 
 
 class _LossOf(nn.Module):
-    """The objective sees the module itself, because a penalty looks at its weights."""
+    """The loss as a module; the objective gets the model itself, because a penalty may read its weights."""
 
     def __init__(self, objective: Any, model: nn.Module, batch: Batch) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class _LossOf(nn.Module):
         return self.objective(self.model, self.batch).loss()
 
 
-def a_step_downhill_lowers_the_loss(make: MakeObjective) -> None:
+def a_gradient_step_lowers_the_loss(make: MakeObjective) -> None:
     """One small step against the gradient lowers the loss."""
     objective, model, batch = make()
     better = copy.deepcopy(model)
@@ -140,10 +140,10 @@ def measures_and_predictions_keep_the_examples(make: MakeObjective) -> None:
     output = model(batch.x)
     if hasattr(objective, "predict"):
         rows = len(objective.predict(output))
-        require(rows == len(batch), f"predict gives {rows} rows for {len(batch)} examples")
+        require(rows == len(batch), f"predict returns {rows} rows for {len(batch)} examples")
     if hasattr(objective, "measures"):
         measures = objective.measures(output, batch)
-        require(len(measures) > 0, "measures gives nothing")
+        require(len(measures) > 0, "measures returns nothing")
         for name, term in measures.items():
             fine = bool(term.sum.isfinite()) and not term.sum.requires_grad and float(term.count) > 0
             require(fine, f"'{name}' of measures is not finite, has a gradient, or counts nothing")
@@ -172,7 +172,7 @@ CHECKS: tuple[Callable[[MakeObjective], None], ...] = (
     sums_are_finite_and_counted,
     parts_add_up,
     gradients_are_right,
-    a_step_downhill_lowers_the_loss,
+    a_gradient_step_lowers_the_loss,
     measures_and_predictions_keep_the_examples,
     changes_nothing,
 )

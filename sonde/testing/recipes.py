@@ -1,4 +1,4 @@
-"""What every recipe promises: options with type and help, a model that can be counted, and two steps that are the same again."""
+"""The contract of a recipe: options with type and help, a model that can be built on the meta device, and reproducible steps."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ..core.options import options_of, resolve
 from ..core.recipe import Recipe
 from ._contract import Plugin, function, load, require, run, stem
 
-FEW = 100
-"""examples of an evaluation: two steps need no more"""
+EVALUATED = 100
+"""maximum number of examples of an evaluation"""
 
 
 def check_recipe(plugin: Plugin, **options: Any) -> None:
@@ -49,41 +49,41 @@ def options_have_type_and_help(module: ModuleType) -> None:
         require(option.is_required or option.check(option.default) == option.default, f"the default of '{option.name}' is not of its type")
 
 
-def its_model_is_counted_without_memory(make: Callable[[], Recipe]) -> None:
-    """Its model can be built on the meta device, where it costs no memory."""
+def its_model_builds_on_the_meta_device(make: Callable[[], Recipe]) -> None:
+    """Its model can be built on the meta device, without allocating memory."""
     recipe = make()
     with torch.device("meta"):
         model = recipe.build_model()
     require(sum(p.numel() for p in model.parameters()) > 0, "the model has no parameters")
 
 
-def two_steps_are_finite_and_the_same_again(make: Callable[[], Recipe]) -> None:
-    """Two training steps have finite losses, and come out the same again."""
+def two_steps_are_finite_and_reproducible(make: Callable[[], Recipe]) -> None:
+    """Two training steps have finite losses and are reproducible."""
     with tempfile.TemporaryDirectory() as folder:
-        first, second = (rows(make, Path(folder) / place) for place in ("first", "second"))
+        first, second = (rows(make, Path(folder) / name) for name in ("first", "second"))
     losses = [row["loss"] for row in first if "loss" in row]
     require(len(losses) == 2 and all(math.isfinite(loss) for loss in losses), f"the losses are {losses}")
-    require(second == first, "the same recipe with the same seed gave other metrics")
+    require(second == first, "the same recipe with the same seed gave different metrics")
 
 
-def rows(make: Callable[[], Recipe], place: Path) -> list[dict[str, Any]]:
+def rows(make: Callable[[], Recipe], directory: Path) -> list[dict[str, Any]]:
     """The metrics of two steps."""
     from ..api.training import train
 
     short = make().replace(steps=2, epochs=None, log_every=1, evaluate_every=2)
     data = short.build_data()
-    kept: dict[str, Any] = {part: Few(source) for part, source in data.splits.items() if part != "train"}
-    return train(short.replace(data=dataclasses.replace(data, **kept)), run=place, seed=3, threads=1, quiet=True).metrics
+    splits: dict[str, Any] = {part: FirstExamples(source) for part, source in data.splits.items() if part != "train"}
+    return train(short.replace(data=dataclasses.replace(data, **splits)), run=directory, seed=3, threads=1, quiet=True).metrics
 
 
-class Few:
+class FirstExamples:
     """The first examples of a source."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     def __len__(self) -> int:
-        return min(FEW, len(self.source))
+        return min(EVALUATED, len(self.source))
 
     def __getitem__(self, indices: Any) -> Batch:
         return self.source[indices]
@@ -93,6 +93,6 @@ class Few:
 
 
 CHECKS: tuple[Callable[[Callable[[], Recipe]], None], ...] = (
-    its_model_is_counted_without_memory,
-    two_steps_are_finite_and_the_same_again,
+    its_model_builds_on_the_meta_device,
+    two_steps_are_finite_and_reproducible,
 )

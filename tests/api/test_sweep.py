@@ -132,7 +132,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path):
     assert len(more.rows) == 3
     for path, mark in marks.items():
         assert (path / "result.json").stat().st_mtime_ns == mark
-    with pytest.raises(BadInput, match="already holds a different sweep"):
+    with pytest.raises(BadInput, match="already contains a different sweep"):
         sweep(line, {"width": [4]}, folder=tmp_path / "s", quiet=True, steps=6)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sonde.atlas import applications
-from sonde.data import melody
+from sonde.data import melody, toys
 from tests.atlas.mistakes import Mistakes
 
 pytestmark = pytest.mark.slow  # each of them trains
@@ -38,7 +38,7 @@ mistakes.add("APP-06", "a model that learned nothing", why="").replace(
 )
 
 
-@mistakes.add("APP-04", "labels the wrong way round", red="labels").replace(applications.sentiment, "grammar_sentences")
+@mistakes.add("APP-04", "labels the wrong way round", red="labels").replace(toys, "toy_sentiment")
 def turned(right, seed: int):
     data = right(seed)
     return dataclasses.replace(data, classes=data.classes[::-1])

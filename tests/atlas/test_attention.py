@@ -21,7 +21,7 @@ mistakes.add("ATT-03", "a missing root", red="against the matrix form").replace(
     att, "attend", lambda right, q, k, v, *a, scale=None, **how: right(q, k, v, *a, scale=1.0 if scale is None else scale, **how)
 )
 mistakes.add("ATT-04", "a score that does not look at the query", red="score against its formula").replace(
-    att.Lookup, "forward", lambda right, self, query, *others: right(self, torch.zeros_like(query), *others)
+    att.SourceAttention, "forward", lambda right, self, query, *others: right(self, torch.zeros_like(query), *others)
 )
 mistakes.add("ATT-05", "a token that sees the next one", red="same bits").replace(
     attention, "attend", lambda right, q, k, v, *a, causal=False, **how: right(q, k, v, *a, causal=False, **how)

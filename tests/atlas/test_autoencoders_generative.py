@@ -46,7 +46,7 @@ mistakes.add("AE-10", "a judge that sees no forgeries", red="best judge of equal
 
 @mistakes.add(
     "AE-10", "steps back that add no noise yet leave room for it", red="diffusion: gap", setup=partial(budget, diffusion=400)
-).replace(diffusion.Diffusion, "back")
+).replace(diffusion.Diffusion, "reverse_step")
 def dull(right, self, x, now, then, fresh=None, eta=1.0):
     return right(self, x, now, then, None if fresh is None else 0 * fresh, eta)
 

@@ -43,7 +43,7 @@ mistakes.add("LM-02", "a trigram that looks too far", red="E-46").replace(
 )
 mistakes.add("LM-04", "a model that learned nothing", red="RNN", setup=untrained)
 mistakes.add("LM-05", "weights that do not add up", red="add up to", setup=untrained).replace(
-    elmo.LayerMix, "shares", property(lambda self: self.s.exp())
+    elmo.LayerMix, "weights", property(lambda self: self.s.exp())
 )
 mistakes.add("LM-06", "a generator that takes anything", red="generate() with BERT").replace(
     language_models,
@@ -115,10 +115,13 @@ def apart(right, self, x):
 @mistakes.add("LM-11", "a leak", red="mean over prefixes", setup=untrained)
 def let_the_model_look_ahead(monkeypatch):
     right = language_models.partial
-    leaks = lambda kind, *args, **how: lambda **more: right(kind, *args, **how)(ahead=True, mixer="attention causal=false positions=none")  # noqa: E731
-    monkeypatch.setattr(
-        language_models, "partial", lambda kind, *args, **how: leaks(kind, *args, **how) if kind is language_models.LanguageModel else kind
-    )
+
+    def leak(kind, *args, **how):
+        if kind is not language_models.LanguageModel:
+            return kind
+        return lambda **more: right(kind, *args, **how)(noncausal=True, mixer="attention causal=false positions=none")
+
+    monkeypatch.setattr(language_models, "partial", leak)
     monkeypatch.setattr(_language_model_parts, "train_model", lambda recipe, seed: recipe.build_model())
 
 

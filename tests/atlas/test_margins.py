@@ -317,7 +317,8 @@ def checks(path: Path) -> Iterator[Check]:
         at = place[kind]
         node = call.args[at] if len(call.args) > at else keywords.get("bound", keywords.get("within", ast.Constant(0.0)))
         try:
-            bound = float(eval(compile(ast.Expression(node), path.name, "eval"), {"__builtins__": {}}, known))
+            expression = ast.fix_missing_locations(ast.Expression(node))
+            bound = float(eval(compile(expression, path.name, "eval"), {"__builtins__": {}}, known))
         except Exception:
             bound = None
         mean = "mean " if getattr(keywords.get("mean"), "value", False) else ""

@@ -33,13 +33,13 @@ mistakes.add("S2S-01", "another activation", red="states on paper").replace(
     sequence_to_sequence, "Tagger", lambda right, *args, mixer, **options: right(*args, mixer="rnn", **options)
 )
 mistakes.add("S2S-02", "a lookup that sees the first place alone", red="attention, words of 8 letters").replace(
-    seq2seq.Lookup, "forward", lambda right, self, q, k, m, n: right(self, q, k, m, torch.ones_like(n))
+    seq2seq.SourceAttention, "forward", lambda right, self, q, k, m, n: right(self, q, k, m, torch.ones_like(n))
 )
 mistakes.add("S2S-03", "padding that is looked at", red=("dot: weight of padding", "additive: weights of a softmax of the scores")).replace(
-    seq2seq.Lookup, "forward", lambda right, self, q, k, m, n: right(self, q, k, m, torch.full_like(n, k.shape[1]))
+    seq2seq.SourceAttention, "forward", lambda right, self, q, k, m, n: right(self, q, k, m, torch.full_like(n, k.shape[1]))
 )
 mistakes.add("S2S-03", "scores that are scaled", red="dot: weights of a softmax of the scores", green="padding").replace(
-    seq2seq.Lookup, "forward", lambda right, self, q, k, m, n: right(self, q, k * 0.5, m, n)
+    seq2seq.SourceAttention, "forward", lambda right, self, q, k, m, n: right(self, q, k * 0.5, m, n)
 )
 mistakes.add("S2S-04", "a beam that keeps one", only=("two beams find it", "its probability, 0.4 * 0.9 * 0.9")).replace(
     sequence_to_sequence, "beam", lambda right, *args, beams, **more: right(*args, beams=1, **more)

@@ -22,7 +22,7 @@ mistakes.add(
     "VIT-02", "a model that hardly learned and a missing token", red=("tokens in its encoder", "above scikit-learn's"), slow=True
 ).replace(vision_transformers, "EPOCHS", 0.1).replace(
     vision_transformers.ViT, "features", lambda self, x: self.stack(self.embed(x)[:, 1:])[0]
-).replace(vision_transformers.ViT, "pooled", lambda right, self, x: right(self, x))
+).replace(vision_transformers.ViT, "pool_features", lambda right, self, x: right(self, x))
 mistakes.add("VIT-03", "samples of another digit", red=("the digit asked for", "bits per pixel"), setup=two_seeds, slow=True).replace(
     vision_transformers, "STEPS", 2
 )

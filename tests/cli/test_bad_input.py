@@ -111,11 +111,11 @@ def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Pa
         (["train", "{mine}", "--processes", "3", "--shards", "2"], "3 processes cannot share 2 shards"),
         (["train", "nowhere.py"], "'nowhere.py'"),
         (["train", "a\0b.py"], "without control characters"),
-        (["train", "a/" * 2500 + ".py"], "a shorter one"),
+        (["train", "a/" * 2500 + ".py"], "a shorter path"),
         (["train", "--resume"], "no run to resume"),
         (["train", "--resume", "gone"], "no run 'gone'"),
         (["train", "--resume", "gone", "--run", "other"], "not both"),
-        (["train", "--resume", "x" * 300], "a shorter one"),
+        (["train", "--resume", "x" * 300], "a shorter path"),
         (["sweep"], "needs the name of a recipe"),
         (["sweep", "{mine}"], "at least one option"),
         (["sweep", "{mine}", "--lr", "1", "-2"], "must be > 0"),
@@ -130,11 +130,11 @@ def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Pa
         (["explain", "mlp", "--activation", "rellu"], "did you mean 'relu'?"),
         (["explain", "mlp", "--input", "7", "9"], "cannot be run on an input of size (7, 9)"),
         (["explain", "mlp", "--input", *["1099511627776"] * 3], "sizes of one example"),
-        (["explain", "cnn", "--image", "none"], "give one with --input"),
+        (["explain", "cnn", "--image", "none"], "choose one with --input"),
         (["look"], "needs a run"),
         (["look", "gone"], "no run 'gone'"),
         (["look", "gone", "confusion"], "no run 'gone'"),
-        (["look", "../" * 2000], "a shorter one"),
+        (["look", "../" * 2000], "a shorter path"),
         (["compare", "gone"], "two runs or more"),
         (["compare", "gone", "far"], "no run 'gone'"),
         (["compare", "gone", "far", "--out", "x.pdf"], "must end in .html"),
@@ -143,7 +143,7 @@ def test_a_wrong_recipe_option_is_refused(name: str, fault: str, sonde, here: Pa
         (["runs", "--under", "gone"], "no folder 'gone'"),
         (["runs", "more"], "unexpected argument 'more'"),
         (["atlas", "CNN-99"], "the atlas has no row or chapter 'CNN-99'"),
-        (["atlas", "--jobs", "3"], "goes with --check"),
+        (["atlas", "--jobs", "3"], "needs --check"),
         (["list", "nothing"], "there is no list of 'nothing'"),
         (["no\nsuch\x1b"], "no command 'no\\nsuch\\x1b'"),
     ],
@@ -169,7 +169,7 @@ BROKEN = {
 @pytest.mark.parametrize("fault", BROKEN)
 def test_a_broken_recipe_file_is_refused(fault: str, sonde, here: Path, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN[fault], encoding="utf-8", errors="surrogateescape")
-    message = "already is an option" if fault == "an option that is an option" else "broken"
+    message = "is already an option" if fault == "an option that is an option" else "broken"
     check_refused(sonde("train", str(tmp_path / "broken.py")), here, message)
 
 

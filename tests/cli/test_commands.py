@@ -196,7 +196,7 @@ def test_predict_values_equal_the_model(sonde: Callable, mine: str, here: Path) 
     assert sonde("predict", "mine-001", "new.csv", "--out", "said.csv") == (0, "said.csv\n", "")
     assert (here / "said.csv").read_text() == answer.out
     assert sonde("predict", "mine-001", "gone.csv").err == "error: no file 'gone.csv'; give a file of the kind the run was trained on\n"
-    assert "make it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
+    assert "create it first" in sonde("predict", "mine-001", "new.csv", "--out", "no/said.csv").err
     several = sonde("predict", "mine-001", "new.csv", "new.csv")
     assert several.code == 2 and "not trained on image files, and several files are supported only for those" in several.err
     assert sonde("predict", "mine-001", "new.csv", "--out", ".") == (
@@ -235,22 +235,22 @@ def test_predictions_of_a_folder_bear_the_names_of_its_pictures(sonde: Callable,
     (here / "new" / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     assert sonde("predict", "images-001", "new").err.endswith("; fix it, remove it, or use --skip-corrupt (skip_corrupt=True)\n")
     answer = sonde("predict", "images-001", "new", "--skip-corrupt")
-    assert answer.code == 0 and answer.err == "1 of 5 pictures cannot be read and is left out: b.png\n"
+    assert answer.code == 0 and answer.err == "1 of 5 pictures cannot be read and is skipped: b.png\n"
     assert [row["class"] for row in csv.DictReader(io.StringIO(answer.out))] == ["light", "dark", "dark", "dark"]
     assert "b.png" not in answer.out and "d\\x1b[2J.png,dark," in answer.out  # those behind it keep their own names
     several = sonde("predict", "images-001", "photos/light/2.png", "new/a", "new/b.png", "--skip-corrupt")
-    assert several.err == "1 of 4 pictures cannot be read and is left out: new/b.png\n"
+    assert several.err == "1 of 4 pictures cannot be read and is skipped: new/b.png\n"
     rows = {row["file"]: row["class"] for row in csv.DictReader(io.StringIO(several.out))}
     assert rows == {"photos/light/2.png": "light", "new/a/a.png": "light", "new/a/z.png": "dark"}
     np.save(here / "x.npy", np.zeros((2, 1, 8, 8), np.uint8))
     mixed = sonde("predict", "images-001", "photos", "x.npy")
     assert (
         mixed.code == 2
-        and mixed.err == "error: 'x.npy' is not a picture; several files can be given only if all are pictures; give it alone\n"
+        and mixed.err == "error: 'x.npy' is not an image; several files can be given only if all are images; give it alone\n"
     )
-    assert "only pictures can be skipped" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
+    assert "only images can be skipped" in sonde("predict", "images-001", "x.npy", "--skip-corrupt").err
     alone = sonde("predict", "images-001", "new/b.png", "--skip-corrupt")
-    assert alone.code == 2 and "none of 1 pictures can be read: b.png" in alone.err
+    assert alone.code == 2 and "none of 1 images can be read: b.png" in alone.err
 
 
 def picture(path: Path, rng: np.random.Generator, shade: int) -> None:
@@ -288,8 +288,8 @@ def test_a_recipe_is_explained_without_its_data_and_says_so(sonde: Callable, mon
     monkeypatch.setattr(parts, "load", missing)
     answer = sonde("explain", "cifar_cnn", "--hidden", "0")
     assert answer.code == 0 and "blocks.conv4" in answer.out
-    assert answer.err == "notice: the photographs are not here; explained for an input of 3 x 32 x 32, which the model names itself\n"
-    with pytest.raises(DataUnusable, match="to do: say the size of an example, such as --input 3 32 32, or fetch them"):
+    assert answer.err == "notice: the photographs are not here; explained for an input of 3 x 32 x 32, as the model specifies\n"
+    with pytest.raises(DataUnusable, match="to do: give the size of an example, such as --input 3 32 32, or fetch them"):
         _size_without_data(torch.nn.Conv2d(3, 4, 5), "mine", gone)
 
 
@@ -405,26 +405,26 @@ def test_a_run_that_may_not_be_read_is_a_row(sonde: Callable, here: Path) -> Non
 
 
 def test_no_runs_yet(sonde: Callable) -> None:
-    assert sonde("runs") == (0, "no runs under runs; `sonde train NAME` makes one\n", "")
+    assert sonde("runs") == (0, "no runs under runs; start one with `sonde train NAME`\n", "")
 
 
-def test_a_running_text_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_reading_is_printed_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
     from sonde.report import readings as _readings
     from sonde.report import terminal
 
     words = [*"the cat ", "sat↵", "\x1b[31mon"]
     reading = Text("t", {"token": words, "bits": [float("nan"), *range(len(words) - 1)]}, axes=["token", "bits"])
-    plain = _readings._running(reading)
+    plain = _readings._text(reading)
     assert plain.splitlines()[:2] == ["the cat sat↵", "\\x1b[31mon"] and "\x1b" not in plain
-    assert plain.splitlines()[2].startswith("most bits: '\\x1b[31mon' 8, 'sat↵' 7, ")
+    assert plain.splitlines()[2].startswith("largest bits: '\\x1b[31mon' 8, 'sat↵' 7, ")
     for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "COLUMNS": "80"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr(_readings, "wants_color", lambda: True)
-    color = _readings._running(reading)
+    color = _readings._text(reading)
     first, second, scale, _ = color.splitlines()
-    assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not asked for, then the least
+    assert first.startswith("\x1b[2mt\x1b[0m\x1b[30;48;2;255;250;240mh\x1b[0m")  # not predicted, then the smallest
     assert "48;2;255;110;40m" in second and "48;2;255;110;40m 8 " in scale and scale.startswith("bits:")
     long = Text("t", {"token": list("word " * 60), "bits": [1.0] * 300}, axes=["token", "bits"])
-    lines = re.sub(r"\x1b\[[\d;]*m", "", _readings._running(long)).splitlines()[:-2]
+    lines = re.sub(r"\x1b\[[\d;]*m", "", _readings._text(long)).splitlines()[:-2]
     assert len(lines) > 2 and all(len(line) <= terminal.width() for line in lines) and "".join(lines).count("word") == 60

@@ -26,7 +26,7 @@ def test_one_screen(sonde: Callable, here: Path, monkeypatch: pytest.MonkeyPatch
     assert lines["torch"].startswith(torch.__version__) and torch.backends.cpu.get_cpu_capability() in lines["processor"]
     assert lines["threads"].startswith(str(torch.get_num_threads()))
     assert lines["mnist"] == str(here / "sets" / "mnist") and lines["cifar10"].startswith("not found")
-    assert "blobs" in lines["always there"] and "mnist" not in lines["always there"]
+    assert "blobs" in lines["always available"] and "mnist" not in lines["always available"]
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_draws_follow_the_seed(run: str, sonde: Callable) -> None:
 def test_any_tokenizer_and_the_places_of_the_model(kind: str, opened: Callable, sonde: Callable) -> None:
     torch.manual_seed(0)
     tokenizer = tokenizer_of(kind, ["the cat sat on the mat, café"] * 4, size=280, specials=("pad", "unknown", "start", "end"))
-    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", places=20)
+    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", max_positions=20)
     answer = sonde("generate", opened(model, vocabulary=tokenizer), "--prompt", "the café", "--seed", "3")
     assert answer.code == 0 and answer.out.startswith("the café"), answer.err
     n = len(tokenizer.encode("the café"))
@@ -100,14 +100,14 @@ def test_an_encoder_decoder_answers(opened: Callable, sonde: Callable) -> None:
 
 def test_a_prompt_longer_than_the_run_was_trained_on(run: str, opened: Callable, sonde: Callable) -> None:
     for prompt, warning in (
-        ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on stretches of 16"),
+        ("the cat sat on th", "warning: the prompt has 17 tokens and the run was trained on windows of 16"),
         ("the cat sat on t", ""),
     ):
         for more in ((), ("--samples", "2"), ("--beams", "2")):
             answer = sonde("generate", run, "--prompt", prompt, "--length", "3", *more)
             assert answer.code == 0 and answer.err.startswith(warning) and answer.err.count("\n") == bool(warning), answer
     tokenizer = tokenizer_of("char", ["the cat sat"], size=99)
-    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", places=8)
+    model = LanguageModel(tokenizer.size, width=16, depth=1, positions="learned", max_positions=8)
     answer = sonde("generate", opened(model, vocabulary=tokenizer, length=8), "--prompt", "the cat sat")
     assert answer.code == 2 and answer.err.count("\n") == 1 and not answer.out
     assert "a prompt of 11 tokens does not fit into the model's context of 8 tokens" in answer.err

@@ -43,7 +43,7 @@ def test_a_run_goes_out_and_comes_back(run: str, here: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     "words, code, message",
     [
-        ([], 2, "needs to know what to do"),
+        ([], 2, "needs an action"),
         (["lod", "x"], 2, "did you mean 'load'"),
         (["load"], 2, "sonde hf load takes 1 names, not 0"),
         (["save", "run"], 2, "sonde hf save takes 2 names, not 1"),

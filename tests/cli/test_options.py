@@ -70,7 +70,7 @@ def test_ways_to_write_an_option(words: str, expected: dict) -> None:
         (["--widths", "3", "4.5"], "must be a whole number, not 4.5"),
         (["--way", "upp"], "did you mean 'up'?"),
         (["--file", "a\nb"], "without control characters"),
-        (["--file", "a" * 300], "a shorter one"),
+        (["--file", "a" * 300], "a shorter path"),
         (["--file="], "must be a path"),
     ],
 )
@@ -81,9 +81,9 @@ def test_ways_to_get_an_option_wrong(words: list[str], message: str) -> None:
 
 
 def test_plain_words_are_counted() -> None:
-    assert parse(["a", "--lr", "1", "b"], KNOWN, "the test", most=2) == (["a", "b"], {"lr": 1.0})
+    assert parse(["a", "--lr", "1", "b"], KNOWN, "the test", max_words=2) == (["a", "b"], {"lr": 1.0})
     with pytest.raises(BadInput, match="unexpected argument 'c'"):
-        parse(["a", "b", "c"], KNOWN, "the test", most=2)
+        parse(["a", "b", "c"], KNOWN, "the test", max_words=2)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,6 @@ pieces = st.one_of(
 def test_any_words_are_read_or_refused_in_one_line(words: list[str]) -> None:
     leading(words, KNOWN)
     try:
-        parse(words, KNOWN, "the test", most=2)
+        parse(words, KNOWN, "the test", max_words=2)
     except SondeError as error:
         assert isinstance(error, BadInput) and str(error).isprintable()

@@ -30,9 +30,9 @@ def test_a_lens_says_which_examples_it_shows(run, capsys: pytest.CaptureFixture[
     from sonde.cli.main import main
 
     assert main(["look", str(run.path), "confusion"]) == 0
-    assert "test part, 359 of 359 examples" in capsys.readouterr().out  # the part the report shows
+    assert "test split, 359 of 359 examples" in capsys.readouterr().out  # the split the report shows
     assert main(["look", str(run.path), "confusion", "--split", "valid", "--first", "50"]) == 0
-    assert "valid part, 50 of 180 examples" in capsys.readouterr().out
+    assert "valid split, 50 of 180 examples" in capsys.readouterr().out
     assert main(["look", str(run.path), "confusion", "--split", "tset"]) == 2
 
 

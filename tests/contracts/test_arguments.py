@@ -15,6 +15,9 @@ from sonde.core.options import checked, options_of
 from sonde.nn.mixers import Mixer
 
 ROOMS = ("sonde.nn", "sonde.models", "sonde.objectives")
+FUNCTION_ROOMS = ("sonde.objectives", "sonde.gradients", "sonde.optim")
+BY_NAME = {"sonde.optim.schedules", "sonde.optim.initialize"}
+"""their functions are called by name, through `options.resolve`"""
 CHECKED = checked(lambda: None).__code__
 """what every checked function runs first"""
 
@@ -38,6 +41,18 @@ def test_declared_ranges_are_checked():
             if kind.__init__.__code__ is not CHECKED:
                 unchecked.append(name)
     assert declaring >= 70 and not unchecked
+
+
+def test_declared_ranges_of_functions_are_checked():
+    declaring, unchecked = 0, []
+    for entry in (entry for room in FUNCTION_ROOMS for entry in pkgutil.walk_packages(importlib.import_module(room).__path__, f"{room}.")):
+        for name, one in vars(importlib.import_module(entry.name)).items():
+            own = inspect.isfunction(one) and one.__module__ == entry.name and not name.startswith("_")
+            if own and entry.name not in BY_NAME and any(each.range or "Literal" in str(each.type) for each in options_of(one).values()):
+                declaring += 1
+                if one.__code__ is not CHECKED:
+                    unchecked.append(f"{entry.name}.{name}")
+    assert declaring >= 10 and not unchecked
 
 
 @pytest.mark.parametrize("name", registry.names("nn.mixers"))

@@ -22,7 +22,7 @@ CASES = [(check, name) for check in checks.CHECKS for name in LENSES if (check, 
 
 def test_options_of_looking_are_those_a_lens_may_not_have() -> None:
     own = {option.name for option in options()} | set(inspect.signature(Run.look).parameters)
-    assert own - {"options"} == set(checks.LOOKING)
+    assert own - {"options"} == set(checks.RESERVED)
 
 
 @pytest.mark.parametrize("check, name", [*CASES, LONG], ids=lambda value: getattr(value, "__name__", value))

@@ -23,7 +23,7 @@ from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
 from sonde.models.ngram import Ngram
 from sonde.models.nnlm import FeedForwardLM
-from sonde.models.seq2seq import Lookup, Seq2Seq
+from sonde.models.seq2seq import Seq2Seq, SourceAttention
 from sonde.models.topologies import Seq2Vec, Tagger, Vec2Seq, Vec2Vec
 from sonde.nn.block import STYLES
 from sonde.nn.spans import Spans
@@ -38,11 +38,11 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     **{f"lm {style}": lambda style=style: LanguageModel(V, D, 2, LOOK, 2.0, style=style, tied=True) for style in STYLES},
     **{f"lm {mixer}": lambda mixer=mixer: LanguageModel(V, D, 2, mixer, 2.0) for mixer in ("lstm", "gla heads=2", "mamba2 heads=2")},
     **{
-        f"lm {kind}": lambda kind=kind: LanguageModel(V, D, 1, "attention heads=2 positions=none", positions=kind, places=20)
+        f"lm {kind}": lambda kind=kind: LanguageModel(V, D, 1, "attention heads=2 positions=none", positions=kind, max_positions=20)
         for kind in ("learned", "sinusoidal", "binary")
     },
-    "lm that looks ahead": lambda: LanguageModel(V, D, 1, "attention heads=2 causal=false", ahead=True),
-    "bert": lambda: Bert(V, D, 2, LOOK, 2.0, places=20),
+    "lm that looks ahead": lambda: LanguageModel(V, D, 1, "attention heads=2 causal=false", noncausal=True),
+    "bert": lambda: Bert(V, D, 2, LOOK, 2.0, max_positions=20),
     **{
         f"encoder-decoder {style}": lambda style=style: EncoderDecoder(V, D, 2, 2, 2.0, f"{LOOK} causal=false", LOOK, style=style)
         for style in STYLES
@@ -62,7 +62,7 @@ MAKERS: dict[str, Callable[[], nn.Module]] = {
     **{f"ngram {smoothing}": lambda smoothing=smoothing: Ngram(TEXT, V, 3, smoothing) for smoothing in ("add", "backoff", "kneser-ney")},
     "elmo": lambda: Elmo(V, 6),
 }
-ELSEWHERE = {Lookup, elmo.LayerMix, ElmoFeatures, Vec2Vec}
+ELSEWHERE = {SourceAttention, elmo.LayerMix, ElmoFeatures, Vec2Vec}
 """parts of models, and what reads no sequence"""
 SEES_ALL = {Bert, Elmo, Seq2Vec}
 """what has no output that a later token does not reach"""

@@ -52,7 +52,7 @@ def test_every_option_has_type_and_help(name):
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"table", "images"}))
 def test_the_model_is_counted_on_the_meta_device(name):
-    checks.its_model_is_counted_without_memory(partial(checks.build, registry.load("recipes", name)))
+    checks.its_model_builds_on_the_meta_device(partial(checks.build, registry.load("recipes", name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,4 +61,4 @@ def test_two_steps_are_finite_and_the_same_again(name, own):
         home = Path(os.environ.get("SONDE_DATA", "")) / DOWNLOADED[name]
         if not os.environ.get("SONDE_DATA") or not home.is_dir():
             pytest.skip(f"SONDE_DATA holds no {DOWNLOADED[name]}")
-    checks.two_steps_are_finite_and_the_same_again(partial(checks.build, registry.load("recipes", name), **own.get(name, {})))
+    checks.two_steps_are_finite_and_reproducible(partial(checks.build, registry.load("recipes", name), **own.get(name, {})))

@@ -62,8 +62,8 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.chdir(tmp_path)
     nobody = ("http://127.0.0.1:1/",)
-    monkeypatch.setattr(archives, "MNIST", replace(archives.MNIST, homes=nobody, sha256=hashes(little_mnist())))
-    monkeypatch.setattr(archives, "CIFAR", replace(archives.CIFAR, homes=nobody, sha256=hashes(little_cifar())))
+    monkeypatch.setattr(archives, "MNIST", replace(archives.MNIST, mirrors=nobody, sha256=hashes(little_mnist())))
+    monkeypatch.setattr(archives, "CIFAR", replace(archives.CIFAR, mirrors=nobody, sha256=hashes(little_cifar())))
     return tmp_path
 
 
@@ -91,8 +91,8 @@ def home(offline: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, b
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     address = f"http://127.0.0.1:{server.server_port}/"
-    monkeypatch.setattr(archives, "MNIST", replace(archives.MNIST, homes=("http://127.0.0.1:1/", address)))
-    monkeypatch.setattr(archives, "CIFAR", replace(archives.CIFAR, homes=(address,)))
+    monkeypatch.setattr(archives, "MNIST", replace(archives.MNIST, mirrors=("http://127.0.0.1:1/", address)))
+    monkeypatch.setattr(archives, "CIFAR", replace(archives.CIFAR, mirrors=(address,)))
     yield served
     server.shutdown()
     server.server_close()

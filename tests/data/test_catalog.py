@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,8 +14,9 @@ import torch
 from sklearn import datasets
 
 from sonde.core.errors import BadInput
-from sonde.core.options import options_of
-from sonde.data import catalog
+from sonde.core.options import checked, options_of
+from sonde.data import augment, catalog, corrupt, melody, order
+from sonde.data.text import documents
 
 TABLES = ["iris", "wine", "breast_cancer", "diabetes"]
 SEQUENCES = ["recall", "copying", "reset", "parity", "in_context", "tagging"]
@@ -32,13 +35,21 @@ def test_names_and_summaries_need_no_torch() -> None:
     code = "import sys; from sonde.data import catalog as c; print([c.summary(n) for n in c.names()]); assert 'torch' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], timeout=60).returncode == 0
     assert all(10 < len(catalog.summary(name)) < 120 for name in catalog.names())
-    assert len(catalog.names()) == len(set(catalog.names())) == 39
+    assert len(catalog.names()) == len(set(catalog.names())) == 40
 
 
 @pytest.mark.parametrize("name", catalog.names())
 def test_every_option_is_explained(name: str) -> None:
     options = options_of(catalog.function(name), skip=("seed",))
     assert all(option.help for option in options.values())
+
+
+@pytest.mark.parametrize("module", [augment, corrupt, documents, melody, order], ids=lambda module: module.__name__)
+def test_declared_ranges_are_checked(module: ModuleType) -> None:
+    own = [one for one in vars(module).values() if getattr(one, "__module__", "") == module.__name__]
+    functions = [one.__init__ if inspect.isclass(one) else one for one in own if callable(one)]
+    declaring = [one for one in functions if inspect.isfunction(one) and any(o.range for o in options_of(inspect.unwrap(one)).values())]
+    assert declaring and all(one.__code__ is checked(lambda: None).__code__ for one in declaring)
 
 
 @pytest.mark.parametrize("name", [*TABLES, *PUZZLES, "digits"])
@@ -150,6 +161,28 @@ def test_wrong_names_and_options(name: str, options: dict, message: str) -> None
     with pytest.raises(BadInput, match=message) as caught:
         catalog.load(name, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind, name", [(kind, name) for kind in ("points", "texts") for name in catalog.names(kind)])
+def test_a_declared_kind_is_the_shape_of_the_examples(kind: str, name: str) -> None:
+    if catalog.function(name).__module__ == "sonde.data.text.corpora":
+        pytest.skip("needs a data folder")
+    assert catalog.load_kind(kind, name, n=20, nonsense=3).train[:1].x.dim() == 2
+
+
+def test_only_sets_of_a_kind_or_the_users_own_are_taken(tmp_path: Path) -> None:
+    assert catalog.names("images") == ["cifar10", "digits", "fashion_mnist", "mnist", "shapes"]
+    source = "from sonde.data.bundled import Data, digits\n\ndef mine(seed: int) -> Data:\n    return digits(seed)\n"
+    (tmp_path / "mine.py").write_text(source)
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).random((20, 5)))
+    assert catalog.load_kind("images", str(tmp_path / "mine.py"), 3, standardize=False).train[:1].x.shape == (1, 1, 8, 8)
+    for name, message in (
+        ("moons", "data set 'moons' does not hold images; choose from cifar10, digits"),
+        ("digit", "no data set 'digit'; did you mean 'digits'"),
+        (str(tmp_path / "rows.npy"), r"x of '.*rows.npy' has the shape \(N, 4\); give images \(N, C, H, W\)"),
+    ):
+        with pytest.raises(BadInput, match=message):
+            catalog.load_kind("images", name)
 
 
 def test_a_path_is_a_data_set_too(tmp_path: Path) -> None:

@@ -235,7 +235,7 @@ def test_pictures_with_train_and_test_folders(tmp_path: Path) -> None:
 def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
     picture_folder(tmp_path)
     (tmp_path / "cat" / "2.png").write_bytes((tmp_path / "cat" / "2.png").read_bytes()[:60])
-    with pytest.raises(BadInput, match=r"'cat/2.png' is a corrupt picture.*skip_corrupt"):
+    with pytest.raises(BadInput, match=r"'cat/2.png' is a corrupt image.*skip_corrupt"):
         load_file(tmp_path)
     data = load_file(tmp_path, skip_corrupt=True)
     assert data.report["corrupt images skipped"] == 1 and data.report["skipped"] == "cat/2.png" and data.report["examples read"] == 11
@@ -248,9 +248,9 @@ def test_corrupt_mixed_and_missing_pictures_are_named(tmp_path: Path) -> None:
     assert data.reader(tmp_path / "dog" / "wide.png").x.shape == (1, 3, 4, 4)
     assert load_file(tmp_path, size=(4, 7), color=False).train[:].x.shape[1:] == (1, 4, 7)
     (tmp_path / "emu").mkdir()
-    with pytest.raises(BadInput, match="class folder emu .* holds no pictures"):
+    with pytest.raises(BadInput, match="class folder emu .* holds no images"):
         load_file(tmp_path, size=4)
-    with pytest.raises(BadInput, match="folder 'dog' holds pictures of no class, two or more are needed"):
+    with pytest.raises(BadInput, match="folder 'dog' holds images of no class, two or more are needed"):
         load_file(tmp_path / "dog")
 
 
@@ -258,13 +258,13 @@ def test_pictures_of_the_same_name_are_told_by_their_folders(tmp_path: Path) -> 
     picture_folder(tmp_path / "train", 4)
     picture_folder(tmp_path / "test", 2)
     data = load_file(tmp_path)
-    (tmp_path / "test" / "dog" / "1.png").write_bytes(b"not a picture")
-    with pytest.raises(BadInput, match="'test/dog/1.png' is a corrupt picture: no known format begins like this"):
+    (tmp_path / "test" / "dog" / "1.png").write_bytes(b"not an image")
+    with pytest.raises(BadInput, match="'test/dog/1.png' is a corrupt image: no known format begins like this"):
         load_file(tmp_path)
-    with pytest.raises(BadInput, match="'dog/1.png' is a corrupt picture"):
+    with pytest.raises(BadInput, match="'dog/1.png' is a corrupt image"):
         data.reader(tmp_path / "test")
     (tmp_path / "train" / "emu").mkdir()
-    with pytest.raises(BadInput, match="class folder emu in 'train' holds no pictures"):
+    with pytest.raises(BadInput, match="class folder emu in 'train' holds no images"):
         load_file(tmp_path)
 
 
@@ -281,7 +281,7 @@ def test_pictures_beside_the_folders_are_not_left_out_in_silence(tmp_path: Path,
 
 def test_one_picture_is_no_set(tmp_path: Path) -> None:
     picture_folder(tmp_path)
-    with pytest.raises(BadInput, match=r"'0.png' is one picture; give a folder that has a folder of pictures for each class"):
+    with pytest.raises(BadInput, match=r"'0.png' is one image; give a folder that has a folder of images for each class"):
         load_file(tmp_path / "cat" / "0.png")
 
 
@@ -290,7 +290,7 @@ def test_a_class_of_which_nothing_can_be_read_is_named(tmp_path: Path) -> None:
     for i in range(3):
         (tmp_path / "emu").mkdir(exist_ok=True)
         (tmp_path / "emu" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff")
-    with pytest.raises(BadInput, match="of class emu in .* no picture can be read"):
+    with pytest.raises(BadInput, match="of class emu in .* no image can be read"):
         load_file(tmp_path, skip_corrupt=True)
 
 
@@ -303,7 +303,7 @@ def test_every_class_has_pictures_to_train_on(tmp_path: Path) -> None:
     (tmp_path / "test" / "dgo").rename(tmp_path / "test" / "dog")
     for file in (tmp_path / "train" / "dog").iterdir():
         file.write_bytes(b"")
-    with pytest.raises(BadInput, match="of class dog in .* no picture to train on can be read"):
+    with pytest.raises(BadInput, match="of class dog in .* no image to train on can be read"):
         load_file(tmp_path, skip_corrupt=True)
 
 
@@ -320,7 +320,7 @@ def test_links_that_lead_nowhere_are_named(tmp_path: Path) -> None:
 def test_a_corrupt_file_with_an_odd_name_keeps_its_folder(tmp_path: Path) -> None:
     picture_folder(tmp_path)
     (tmp_path / "dog" / "a\nb\x1b[31m.png").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"'dog/a\\nb\\x1b\[31m.png' is a corrupt picture"):
+    with pytest.raises(BadInput, match=r"'dog/a\\nb\\x1b\[31m.png' is a corrupt image"):
         load_file(tmp_path)
 
 
@@ -340,7 +340,7 @@ def test_numbers_that_are_no_pixels_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "ramp.tif"
     Image.fromarray(np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3)).save(path)
     with pytest.raises(
-        BadInput, match="'ramp.tif' holds numbers from 0 to 1, not whole ones from 0 to 255 as a picture does; save it with 8"
+        BadInput, match="'ramp.tif' holds numbers from 0 to 1, not whole ones from 0 to 255 as an image does; save it with 8"
     ):
         read_picture(path)
     Image.fromarray(np.array([[0.0, 255.0, 7.0]], np.float32)).save(path)
@@ -378,7 +378,7 @@ def test_oddities_that_leave_a_picture_whole(tmp_path: Path) -> None:
         save(tmp_path / name, rng.integers(0, 256, (40, 30, 3), dtype=np.uint8))
         data = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(data[: len(data) // 2])
-        with pytest.raises(BadInput, match=f"'{name}' is a corrupt picture"):
+        with pytest.raises(BadInput, match=f"'{name}' is a corrupt image"):
             read_picture(tmp_path / name)
 
 
@@ -412,7 +412,7 @@ def test_digits_read_pictures_and_raw_values_alike(tmp_path: Path) -> None:
     save(tmp_path / "raw.png", np.round(raw * (255 / 16)).astype(np.uint8))
     a, b = data.reader(tmp_path / "raw.npy").x, data.reader(tmp_path / "raw.png").x
     assert a.shape == b.shape == (1, 1, 8, 8)
-    assert torch.allclose(a, b, atol=0.01)  # a byte of a picture is 16/255 of a step, half of which rounding may cost
+    assert torch.allclose(a, b, atol=0.01)  # a byte of an image is 16/255 of a step, half of which rounding may cost
 
 
 @pytest.mark.parametrize(
@@ -437,4 +437,4 @@ def test_missing_and_unknown_files_are_named(tmp_path: Path) -> None:
 
 def test_options_tell_their_types() -> None:
     known = file_options(Path(__file__).parent)
-    assert set(known) == {"valid", "test", "size", "color", "skip_corrupt"} and known["size"].help
+    assert set(known) == {"valid", "test", "size", "color", "skip_corrupt", "standardize"} and known["size"].help

@@ -9,7 +9,7 @@ from sonde.core.batch import Data
 from sonde.core.errors import BadInput
 from sonde.core.options import options_of
 from sonde.data import sequences
-from sonde.data.sequences import HiddenSource, copying, parity, recall, reset
+from sonde.data.sequences import MaskedSource, copying, parity, recall, reset
 from sonde.data.tensors import WindowSource
 
 
@@ -73,11 +73,11 @@ def test_the_seed_alone_decides_and_parts_differ(make):
 
 def test_hidden_tokens_are_the_answers():
     windows = WindowSource(torch.arange(20_000) % 50, 64, 16)
-    source = HiddenSource(windows, token=50, share=0.15, seed=1)
+    source = MaskedSource(windows, token=50, rate=0.15, seed=1)
     batch, plain = source[torch.tensor([7, 3])], windows[torch.tensor([7, 3])]
     assert torch.equal(batch.y, plain.x) and torch.equal(batch.mask, batch.x == 50)
     assert torch.equal(batch.x[~batch.mask], plain.x[~batch.mask])
     assert source[:].mask.float().mean().item() == pytest.approx(0.15, abs=0.005)
-    assert torch.equal(source[5:9].x, HiddenSource(windows, token=50, share=0.15, seed=1)[torch.arange(5, 9)].x)
-    assert source.fingerprint() != HiddenSource(windows, token=50, share=0.15, seed=2).fingerprint()
+    assert torch.equal(source[5:9].x, MaskedSource(windows, token=50, rate=0.15, seed=1)[torch.arange(5, 9)].x)
+    assert source.fingerprint() != MaskedSource(windows, token=50, rate=0.15, seed=2).fingerprint()
     assert len(source) == len(windows) and sequences.__doc__

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from sonde.data.catalog import load
-from sonde.data.shapes import COLORS, KINDS, Things, captions, scatter
+from sonde.data.shapes import COLORS, KINDS, Shapes, captions, random_shapes
 
 
-def single_shape(kind: int, radius: float = 0.4, turn: float = 0.0) -> Things:
+def single_shape(kind: int, radius: float = 0.4, turn: float = 0.0) -> Shapes:
     one = torch.zeros(1, 1)
-    return Things(torch.full((1, 1), kind), one.long(), one, one, one + radius, one + turn)
+    return Shapes(torch.full((1, 1), kind), one.long(), one, one, one + radius, one + turn)
 
 
 @pytest.mark.parametrize("turn", [0.0, 0.4])
@@ -27,7 +27,7 @@ def test_areas_are_those_of_geometry(kind, turn):
 
 
 def test_things_stay_inside_and_on_their_side():
-    things = scatter(3000, 2, torch.Generator().manual_seed(3))
+    things = random_shapes(3000, 2, torch.Generator().manual_seed(3))
     assert (things.x.abs() + 1.1 * things.radius).max() < 1 and (things.y.abs() + 1.1 * things.radius).max() < 1
     assert things.x.abs().min() >= 0.1
     assert all(900 < n < 1100 for n in torch.bincount(things.kind[:, 0]).tolist())

@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sonde.core.batch import Source
 from sonde.core.errors import BadInput
-from sonde.data.tensors import TensorSource, ToFloat, WindowSource, cut, fingerprint
+from sonde.data.tensors import TensorSource, ToFloat, WindowSource, fingerprint, split_source
 
 INDICES = torch.tensor([4, 0, 4])
 
@@ -86,7 +86,9 @@ def test_a_subset_keeps_ids_and_statistics() -> None:
 
 def test_parts_use_the_statistics_of_the_training_part() -> None:
     x = torch.tensor([[0.0], [2.0], [100.0], [200.0]])
-    train, valid, test = cut(TensorSource(x), (torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([], dtype=torch.int64)), ToFloat.fit)
+    train, valid, test = split_source(
+        TensorSource(x), (torch.tensor([0, 1]), torch.tensor([2]), torch.tensor([], dtype=torch.int64)), ToFloat.fit
+    )
     assert train[:].x.flatten().tolist() == [-1, 1] and valid is not None and valid[:].x.item() == 99 and test is None
 
 

@@ -15,7 +15,7 @@ V, NEW = 13, 9
 
 def model(mixer: str) -> LanguageModel:
     torch.manual_seed(3)
-    network = LanguageModel(V, width=16, depth=2, mixer=mixer, ffn=2.0, positions="learned", places=40, ahead=True)
+    network = LanguageModel(V, width=16, depth=2, mixer=mixer, ffn=2.0, positions="learned", max_positions=40, noncausal=True)
     with torch.no_grad():
         for weight in network.parameters():
             weight += 0.05 * torch.randn_like(weight)  # none is left at a special value

@@ -1,4 +1,4 @@
-"""Decoding in one call gives the model's own logits, and states that either can go on from."""
+"""Decoding in one call gives the model's own logits, and states that either can continue from."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ MODELS = {
     "groups": {"mixer": "attention heads=6 groups=2"},
     "wide heads": {"mixer": "attention heads=2 each=10 base=500 scale=0.2"},
     "alibi": {"mixer": "attention heads=3 positions=alibi", "tied": True},
-    "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "places": 90, "style": "gpt2", "tied": True},
+    "gpt2": {"mixer": "attention positions=none bias=true", "positions": "learned", "max_positions": 90, "style": "gpt2", "tied": True},
     "t5": {"style": "t5", "tied": True},
     "notes": {"mixer": "attention positions=none", "positions": "sinusoidal", "style": "notes"},
-    "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "places": 90, "ffn": 0},
+    "binary, no network": {"mixer": "attention positions=none", "positions": "binary", "max_positions": 90, "ffn": 0},
     "post, no network": {"style": "bert", "ffn": 0},
     "mamba2": {"mixer": "mamba2", "ffn": 0, "tied": True},
     "mamba2 with groups": {"mixer": "mamba2 groups=2 taps=3 least=0.01 most=0.1"},
@@ -44,9 +44,9 @@ def tokens(rows, length):
     return torch.randint(37, (rows, length), generator=torch.Generator().manual_seed(rows * 100 + length))
 
 
-def close(actual, wanted, tolerance=None):
-    assert actual.shape == wanted.shape
-    assert (actual - wanted).abs().max() <= (tolerance or TOLERANCE[wanted.dtype]) * wanted.abs().max()
+def close(actual, expected, tolerance=None):
+    assert actual.shape == expected.shape
+    assert (actual - expected).abs().max() <= (tolerance or TOLERANCE[expected.dtype]) * expected.abs().max()
 
 
 @pytest.fixture(autouse=True)
@@ -71,23 +71,23 @@ def test_logits_are_the_models(name, rows, dtype):
     fast = fused.prepare(own, rows)
     assert fast is not None, fused.why_not(own, rows)
     text = tokens(rows, 24)
-    wanted = own(text)
+    expected = own(text)
     logits, state = fast.advance(text[:, :7])
-    close(logits, wanted[:, :7])
+    close(logits, expected[:, :7])
     for i in range(7, 24):
         logits, state = fast.advance(text[:, i : i + 1], state)
-        close(logits, wanted[:, i : i + 1])
+        close(logits, expected[:, i : i + 1])
 
 
 @pytest.mark.parametrize("name", ["groups", "gpt2", "mamba2"])
 def test_program_and_torch_take_turns(name, two_threads):
     own = model(**MODELS[name])
     fast, text = fused.prepare(own, 2), tokens(2, 40)
-    wanted = own(text)
+    expected = own(text)
     state, at = None, 0
     for mine, length in ((0, 5), (1, 1), (1, 1), (0, 1), (1, 1), (0, 6), (1, 1), (0, 1), (0, 1), *[(1, 1)] * 15, (0, 3), (1, 1)):
         logits, state = (fast if mine else own).advance(text[:, at : at + length], state)
-        close(logits, wanted[:, at : at + length])
+        close(logits, expected[:, at : at + length])
         at += length
     assert at == 37
 
@@ -114,10 +114,10 @@ def test_sequences_of_different_lengths(name, two_threads):
     fast, text = fused.prepare(own, 3), tokens(3, 20)
     _, state = fast.advance(text[:, :9], None, spans=Spans.of_lengths(lengths))
     rest = tokens(3, 11)
-    wanted = [own(torch.cat([text[row, :n], rest[row]]).unsqueeze(0))[0, n:] for row, n in enumerate(lengths.tolist())]
+    expected = [own(torch.cat([text[row, :n], rest[row]]).unsqueeze(0))[0, n:] for row, n in enumerate(lengths.tolist())]
     for i in range(11):
         logits, state = fast.advance(rest[:, i : i + 1], state)
-        close(logits.squeeze(1), torch.stack([row[i] for row in wanted]))
+        close(logits.squeeze(1), torch.stack([row[i] for row in expected]))
 
 
 def test_fewer_sequences_go_on_when_some_have_ended():
@@ -133,12 +133,12 @@ def test_fewer_sequences_go_on_when_some_have_ended():
 
 def test_long_text_moves_to_larger_rooms():
     own, text = model(mixer="attention heads=2"), tokens(1, 300)
-    fast, wanted = fused.prepare(own), own(text)
+    fast, expected = fused.prepare(own), own(text)
     _, state = own.advance(text[:, :1])
     rooms = set()
     for i in range(1, 300):
         logits, state = fast.advance(text[:, i : i + 1], state)
-        close(logits, wanted[:, i : i + 1])
+        close(logits, expected[:, i : i + 1])
         rooms.add(state["0.k"].data_ptr())
     assert len(rooms) < 10
     assert state["1.length"].tolist() == state["1.used"].tolist() == [300]
@@ -169,8 +169,8 @@ def test_gradients_training_and_autocast_are_the_models_own():
 @pytest.mark.parametrize(("make", "why"), [
     (lambda: nn.Linear(3, 3), "Linear is not a LanguageModel"),
     (lambda: model(mixer="gla"), "mixer GLA has no operations"),
-    (lambda: model(mixer="attention positions=relative"), "numbers for distances"),
-    (lambda: model(mixer="attention causal=false", ahead=True), "later tokens"),
+    (lambda: model(mixer="attention positions=relative"), "biases of distances"),
+    (lambda: model(mixer="attention causal=false", noncausal=True), "later tokens"),
     (lambda: model(torch.bfloat16), "bfloat16"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_told(make, why):
@@ -200,7 +200,7 @@ def test_wrong_states_are_told():
         ({name: value for name, value in state.items() if name != "1.v"}, "lacks '1.v'"),
         ({**state, "2.k": state["1.k"]}, "unknown.*2.k"),
         ({**state, "0.k": state["0.k"][:, :2]}, "'0.k' is"),
-        ({**state, "place.seen": torch.zeros(2, dtype=torch.long)}, "place.seen"),
+        ({**state, "positions.seen": torch.zeros(2, dtype=torch.long)}, "positions.seen"),
         ({**state, "1.length": state["1.length"] - 1}, "have different sequence lengths"),
     ):
         with pytest.raises(BadInput, match=message):
@@ -217,9 +217,9 @@ def test_bytes_are_near(name, two_threads):
     """Steps of 1/127 of the largest weight of a group: a percent or two in the logits of small layers (measured 0.5 to 2.0)."""
     own = model(**MODELS[name])
     fast, text = fused.prepare_quantized(own, 2), tokens(2, 20)
-    wanted = own(text)
+    expected = own(text)
     logits, state = fast.advance(text[:, :5])
     for i in range(5, 20):
         logits, state = fast.advance(text[:, i : i + 1], state)
-        error = (logits - wanted[:, i : i + 1]).square().mean().sqrt() / wanted[:, i : i + 1].square().mean().sqrt()
+        error = (logits - expected[:, i : i + 1]).square().mean().sqrt() / expected[:, i : i + 1].square().mean().sqrt()
         assert 1e-5 < error < 0.03

@@ -37,7 +37,7 @@ def test_greedy_takes_the_likeliest_of_one_pass(mixer):
 @pytest.mark.parametrize("piece", [2, 4, 512])
 def test_prompts_of_different_lengths_equal_each_alone(mixer, piece, monkeypatch):
     monkeypatch.setattr(module, "PIECE", piece)
-    one = model(mixer, **({"positions": "learned", "places": 20} if mixer == "linear" else {}))
+    one = model(mixer, **({"positions": "learned", "max_positions": 20} if mixer == "linear" else {}))
     together = generate(one, prompts(), 5, temperature=0)
     monkeypatch.setattr(module, "PIECE", 512)
     for row, start in zip(together, prompts(), strict=True):
@@ -89,9 +89,9 @@ def test_stop_strings_end_a_row_with_the_token_that_completes_them():
 
     one, letters = model(), Letters()
     text = letters.decode(generate(one, prompts(), 60, seed=1)[0])
-    wanted = text[20:23]
-    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(wanted, "zz"), tokenizer=letters))
-    assert letters.decode(stopped[0]) == text[: text.index(wanted) + 3]
+    expected = text[20:23]
+    stopped = generate(one, prompts()[:1], 60, seed=1, stop=Stop(texts=(expected, "zz"), tokenizer=letters))
+    assert letters.decode(stopped[0]) == text[: text.index(expected) + 3]
 
 
 @torch.no_grad()
@@ -166,13 +166,13 @@ def test_bad_settings():
 
 
 def test_models_that_cannot_go_on_say_so():
-    for encoder in (model("attention causal=false", ahead=True), nn.Linear(3, 3)):
+    for encoder in (model("attention causal=false", noncausal=True), nn.Linear(3, 3)):
         with pytest.raises(BadInput, match="can read a text but cannot continue one"):
             generate(encoder, prompts(), 2)
 
 
 def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
-    one, streamed = model("attention", positions="learned", places=10), []
+    one, streamed = model("attention", positions="learned", max_positions=10), []
     fits = generate(one, prompts(), 2, stream=streamed.append)  # 9 + 1: the last token is never read
     assert fits.shape == (3, 2)
     streamed.clear()
@@ -184,7 +184,7 @@ def test_a_context_that_is_too_short_is_told_before_anything_is_generated():
     with pytest.raises(BadInput, match="a prompt of 11 tokens does not fit"):
         generate(one, torch.zeros(1, 2, dtype=torch.long), 3, state=state, stream=streamed.append)
     assert not streamed
-    assert generate(model("attention", positions="sinusoidal", places=10), prompts(), 30).shape == (3, 30)
+    assert generate(model("attention", positions="sinusoidal", max_positions=10), prompts(), 30).shape == (3, 30)
 
 
 def test_logits_that_are_no_numbers_stop_it():

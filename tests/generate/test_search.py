@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from sonde.core.errors import BadInput
 from sonde.generate import Stop, beam, generate
 from sonde.models import hf
 from sonde.models.language_model import LanguageModel
@@ -151,10 +150,3 @@ def test_states_are_copied_only_where_the_order_changes(monkeypatch):
     beam(one, prompts()[:1], 6, beams=1)
     tensors = len(one.advance(prompts()[0].unsqueeze(0))[1])
     assert len(copies) == tensors  # the prompt's state is laid out for its beams, once
-
-
-def test_bad_input():
-    with pytest.raises(BadInput, match="'beams' of beam must be >= 1, not 0"):
-        beam(model(), prompts(), 3, beams=0)
-    with pytest.raises(BadInput, match="'new' of beam must be >= 1, not 0"):
-        beam(model(), prompts(), 0)

@@ -75,7 +75,7 @@ def test_split_names_every_part_of_a_group():
             assert torch.equal(part, model.get_parameter(name))
 
 
-@pytest.mark.parametrize("largest, wanted", [(1.0, (0.6, 0.8)), (10.0, (3.0, 4.0))])
+@pytest.mark.parametrize("largest, expected", [(1.0, (0.6, 0.8)), (10.0, (3.0, 4.0))])
 def test_clipping_by_the_global_norm(largest, expected):
     model = nn.Linear(2, 1, bias=False)
     flat = Flat(model)

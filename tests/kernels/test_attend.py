@@ -126,9 +126,9 @@ def test_who_watches_sees_torchs_own():
     assert attend(q.to("meta"), k.to("meta"), v.to("meta"), 0.5, True).shape == want.shape
     with FlopCounterMode(display=False) as counter:
         attend(q, k, v, 0.5, True)
-    with FlopCounterMode(display=False) as wanted:
+    with FlopCounterMode(display=False) as expected:
         F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.5, enable_gqa=True)
-    assert counter.get_flop_counts() == wanted.get_flop_counts()
+    assert counter.get_flop_counts() == expected.get_flop_counts()
 
 
 def test_the_kernel_itself_was_tested():

@@ -37,8 +37,8 @@ def rng():
     return torch.Generator().manual_seed(3)
 
 
-def close(actual, wanted):
-    assert (actual - wanted).abs().max() <= TOLERANCE[wanted.dtype] * wanted.abs().max()
+def close(actual, expected):
+    assert (actual - expected).abs().max() <= TOLERANCE[expected.dtype] * expected.abs().max()
 
 
 def none(rows):
@@ -86,7 +86,7 @@ def test_bytes_of_nothing_are_nothing():
 def test_norms_are_torchs(rng, dtype, size):
     x, gate = torch.randn(2, size, generator=rng).to(dtype), torch.randn(2, size, generator=rng).to(dtype)
     weight, bias = torch.randn(size, generator=rng).to(dtype), torch.randn(size, generator=rng).to(dtype)
-    wanted = {
+    expected = {
         "layer": F.layer_norm(x, (size,), weight, bias, 1e-5),
         "rms": F.rms_norm(x, (size,), weight, 1e-6),
         "gated": F.rms_norm(x * F.silu(gate), (size,), weight, 1e-6),
@@ -95,14 +95,14 @@ def test_norms_are_torchs(rng, dtype, size):
     program.tensor("x", size).copy_(x)
     program.tensor("gate", size).copy_(gate)
     source, eye = program.add_shared("x", size), torch.eye(size, dtype=dtype)
-    targets = {name: program.add_per_thread(name, size) for name in wanted}
+    targets = {name: program.add_per_thread(name, size) for name in expected}
     program.norm(source, targets["layer"], size, weight, bias, 1e-5, centered=True)
     program.norm(source, targets["rms"], size, weight, None, 1e-6)
     program.norm(source, targets["gated"], size, weight, None, 1e-6, gate=program.add_shared("gate", size))
     for name, own in targets.items():  # every thread has its own: a product with 1 reads them
         program.linear(own, program.add_shared(f"{name} told", size), eye)
     assert program.run(none(2))
-    for name, value in wanted.items():
+    for name, value in expected.items():
         close(program.tensor(f"{name} told", size), value)
 
 
@@ -120,12 +120,12 @@ def test_attention_over_kept_keys(rng, dtype, heads, groups, d, how):
         angle = seen[:, None, None].double() * 100.0 ** (-torch.arange(0, d, 2).double() / d)
         turn = torch.polar(torch.ones_like(angle), angle)
 
-        def turned(x):
+        def rotate_by_hand(x):
             pairs = torch.complex(*x.double().chunk(2, -1)) * turn
             return torch.cat([pairs.real, pairs.imag], -1).to(dtype)
 
-        q, new_k = turned(q), turned(new_k)
-    wanted = torch.empty(rows, heads * d, dtype=dtype)
+        q, new_k = rotate_by_hand(q), rotate_by_hand(new_k)
+    expected = torch.empty(rows, heads * d, dtype=dtype)
     for row, n in enumerate(seen.tolist()):
         keys, values = (
             torch.cat([old[row, :, :n], new[row, :, None]], 1).repeat_interleave(heads // groups, 0)
@@ -134,7 +134,7 @@ def test_attention_over_kept_keys(rng, dtype, heads, groups, d, how):
         scores = 0.3 * (keys @ q[row].unsqueeze(-1)).squeeze(-1)
         if how == "alibi":
             scores = scores - slopes[:, None] * torch.arange(n, -1, -1)
-        wanted[row] = (scores.softmax(-1).unsqueeze(1) @ values).flatten()
+        expected[row] = (scores.softmax(-1).unsqueeze(1) @ values).flatten()
     program = Program(rows, dtype)
     program.tensor("qkv", qkv.shape[1]).copy_(qkv)
     angles = program.angles(d, 100.0) if how == "rotary" else None
@@ -143,12 +143,12 @@ def test_attention_over_kept_keys(rng, dtype, heads, groups, d, how):
     used = seen.clone()
     operation.past, operation.past2, operation.used, operation.room = view(k), view(v), used.data_ptr(), room
     assert program.run(seen)
-    close(program.tensor("y", heads * d), wanted)
+    close(program.tensor("y", heads * d), expected)
     assert used.tolist() == [71, 1, 4]
     for row, n in enumerate(seen.tolist()):
         close(k[row, :, n], new_k[row])
         assert torch.equal(v[row, :, n], new_v[row])
-    # the room now holds more than was seen; a full one has no place either
+    # the cache now holds more than was seen; a full one has no capacity either
     assert not program.run(seen)
     operation.room = 71
     assert not program.run(used)
@@ -179,8 +179,8 @@ def test_recurrence_of_mamba(rng, dtype, sizes):
     a = F.softplus(step + bias).clamp(0.3, 1.1)
     keys, queries = (x.repeat_interleave(heads // groups, 1) for x in (k, q))
     kept = (-a * log_rate.exp()).exp()[..., None, None]
-    wanted = kept * state + keys.unsqueeze(-1) * (a.unsqueeze(-1) * v).unsqueeze(-2)
-    read = (queries.unsqueeze(-1) * wanted).sum(-2) + skip.unsqueeze(-1) * v
+    expected = kept * state + keys.unsqueeze(-1) * (a.unsqueeze(-1) * v).unsqueeze(-2)
+    read = (queries.unsqueeze(-1) * expected).sum(-2) + skip.unsqueeze(-1) * v
     program, after = Program(2, dtype), torch.empty_like(state)
     program.tensor("vkq", n := heads * V + 2 * groups * K).copy_(torch.cat([x.flatten(1) for x in (v, k, q)], 1))
     program.tensor("step", heads).copy_(step)
@@ -194,7 +194,7 @@ def test_recurrence_of_mamba(rng, dtype, sizes):
     )
     operation.past, operation.next = view(state), view(after)
     assert program.run(none(2))
-    close(after, wanted)
+    close(after, expected)
     close(program.tensor("y", heads * V), read.flatten(1))
 
 
@@ -206,11 +206,11 @@ def test_a_long_program_meets_at_every_barrier(rng, threads):
     for i in range(200):
         program.linear(spaces[i % 2], spaces[1 - i % 2], turn)
     x, big = torch.randn(1, 48, generator=rng, dtype=torch.float64), torch.randn(300, 300, generator=rng)
-    wanted = x @ torch.linalg.matrix_power(turn, 200).T
+    expected = x @ torch.linalg.matrix_power(turn, 200).T
     for _ in range(20):
         program.tensor("a", 48).copy_(x)
         assert program.run(none(1))
-        assert (program.tensor("a", 48) - wanted).abs().max() < 1e-12
+        assert (program.tensor("a", 48) - expected).abs().max() < 1e-12
         big @ big
 
 

@@ -81,14 +81,14 @@ def test_equals_the_formula_in_values_and_gradients(kind: str, B: int, T: int, H
         lengths = torch.arange(B) * 3 % (T + 1) if padded else None
         actual = fused(lengths)
         state = {name: leaves[name] for name in ("h", "c") if name in leaves}
-        wanted = unrolled(step, leaves["p"], state, torch.full((B,), T) if lengths is None else lengths)
-        actual = actual[: len(wanted)]
-        for outs in (actual, wanted):  # padding is nobody's business
+        expected = unrolled(step, leaves["p"], state, torch.full((B,), T) if lengths is None else lengths)
+        actual = actual[: len(expected)]
+        for outs in (actual, expected):  # padding is nothing's business
             loss = sum((x * draw(*x.shape, seed=7, dtype=dtype).detach()).sum() for x in outs)
             grads = torch.autograd.grad(loss, list(leaves.values()))
             if outs is actual:
                 mine = grads
-        for name, a, b in zip(["out", "h", "c"], actual, wanted):
+        for name, a, b in zip(["out", "h", "c"], actual, expected):
             torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, msg=lambda m, name=name: f"{kind} {name}: {m}")
         for name, a, b in zip(leaves, mine, grads):
             scale = max(float(b.abs().max()), 1.0)
@@ -104,15 +104,15 @@ def test_equals_torch(name: str) -> None:
     both = torch.cat([bh[:22], torch.zeros(11)]) if name == "GRU" else bh
     p = x @ Wx.mT + bx + both
     if name == "LSTM":
-        (out, last, cell), (wanted, (end, c)) = lstm(p, W, h, 2 * h), layer(x, (h[None], 2 * h[None]))
+        (out, last, cell), (expected, (end, c)) = lstm(p, W, h, 2 * h), layer(x, (h[None], 2 * h[None]))
         torch.testing.assert_close(cell, c[0])
     else:
         out, last = gru(p, W, bh[22:], h) if name == "GRU" else rnn(p, W, h)
-        wanted, end = layer(x, h[None])
-    torch.testing.assert_close(out, wanted)
+        expected, end = layer(x, h[None])
+    torch.testing.assert_close(out, expected)
     torch.testing.assert_close(last, end[0])
     leaves = [x, h, *layer.parameters()]
-    mine, theirs = (torch.autograd.grad((y * y.detach().cos()).sum(), leaves) for y in (out, wanted))
+    mine, theirs = (torch.autograd.grad((y * y.detach().cos()).sum(), leaves) for y in (out, expected))
     for a, b in zip(mine, theirs):
         torch.testing.assert_close(a, b)
 

@@ -197,20 +197,20 @@ def test_view_counts_elements_and_absent_is_null():
     assert ctypes.sizeof(library.View) == 32
 
 
-def test_a_call_is_unseen_only_when_nobody_could_watch_it():
+def test_a_call_is_unobserved_only_when_nobody_could_watch_it():
     x = torch.ones(3)
-    assert library.unseen([x, None, torch.nn.Parameter(x, requires_grad=False)])
+    assert library.is_unobserved([x, None, torch.nn.Parameter(x, requires_grad=False)])
     seen = [x.clone().requires_grad_(), x.to("meta"), x.as_subclass(Marked)]
-    assert not any(library.unseen([x, y]) for y in seen)
+    assert not any(library.is_unobserved([x, y]) for y in seen)
     with torch.no_grad():
-        assert library.unseen([seen[0]])
+        assert library.is_unobserved([seen[0]])
     with torch.utils.flop_counter.FlopCounterMode(display=False):
-        assert not library.unseen([x])
+        assert not library.is_unobserved([x])
     with torch.autograd.forward_ad.dual_level():
-        assert not library.unseen([x])
+        assert not library.is_unobserved([x])
     inside = []
-    torch.func.vmap(lambda y: (inside.append(library.unseen([y])), y)[1])(x)
-    torch.jit.trace(lambda y: (inside.append(library.unseen([y])), y + 1)[1], x, check_trace=False)
+    torch.func.vmap(lambda y: (inside.append(library.is_unobserved([y])), y)[1])(x)
+    torch.jit.trace(lambda y: (inside.append(library.is_unobserved([y])), y + 1)[1], x, check_trace=False)
     assert inside and not any(inside)
 
 

@@ -61,9 +61,9 @@ def results(form, tensors, before, dtype=torch.float64, arrange=lambda x: x) -> 
     return [out.detach(), last.detach(), *gradients]
 
 
-def assert_close(got, wanted, tolerance):
-    assert len(got) == len(wanted)
-    for i, (x, y) in enumerate(zip(got, wanted)):
+def assert_close(got, expected, tolerance):
+    assert len(got) == len(expected)
+    for i, (x, y) in enumerate(zip(got, expected)):
         assert x.shape == y.shape and x.isfinite().all(), i
         if y.numel():  # relative to the largest of its own entries, down to what a gate of -32 leaves: the kernel calls that nothing
             error, largest = (x.double() - y).abs().max(), y.abs().max()
@@ -74,26 +74,26 @@ def assert_close(got, wanted, tolerance):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_equals_the_loop_at_every_length(length, before):
     tensors = inputs(2, 6, 3, length, 5, 7)
-    wanted = results(loop, tensors, before)
+    expected = results(loop, tensors, before)
     for dtype, tolerance in TOLERANCE.items():
-        assert_close(results(separable, tensors, before, dtype), wanted, tolerance)
+        assert_close(results(separable, tensors, before, dtype), expected, tolerance)
 
 
 @pytest.mark.parametrize("gates", GATES)
 def test_equals_the_loop_for_every_set_of_gates(gates):
     for before, with_state, scale in itertools.product((False, True), (False, True), (0.05, 12.0)):
         tensors = inputs(1, 2, 1, 37, 9, 4, gates, scale, with_state=with_state)
-        wanted = results(loop, tensors, before)
+        expected = results(loop, tensors, before)
         for dtype, tolerance in TOLERANCE.items():
-            assert_close(results(separable, tensors, before, dtype), wanted, tolerance)
+            assert_close(results(separable, tensors, before, dtype), expected, tolerance)
 
 
 @pytest.mark.parametrize("key, value", [(1, 1), (3, 17), (17, 3), (64, 65), (100, 1), (5, 257), (40, 24)])
 def test_any_width(key, value):
     tensors = inputs(1, 2, 2, 19, key, value)
-    wanted = results(loop, tensors, False)
+    expected = results(loop, tensors, False)
     for dtype, tolerance in TOLERANCE.items():
-        assert_close(results(separable, tensors, False, dtype), wanted, tolerance)
+        assert_close(results(separable, tensors, False, dtype), expected, tolerance)
 
 
 @pytest.mark.parametrize("before", [False, True])
@@ -108,8 +108,8 @@ def test_memory_orders_give_the_same_bits(before):
             assert torch.equal(x, y)
     tensors[4] = tensors[4][:, :, :1].expand_as(tensors[4])
     tensors[2] = tensors[2][:1].expand_as(tensors[2])
-    wanted = results(loop, tensors, before)
-    assert_close(results(separable, tensors, before), wanted, 1e-11)
+    expected = results(loop, tensors, before)
+    assert_close(results(separable, tensors, before), expected, 1e-11)
 
 
 def test_out_joins_heads_without_a_copy():
@@ -129,9 +129,9 @@ def test_extreme_gates_mixed_over_channels(dtype, before):
         odds = torch.tensor([9.0, 9, 9, 1, 1, 1, 1] if i == 3 else [3.0, 3, 3, 1, 1, 1, 1])
         picks = torch.multinomial(odds, tensors[i].numel(), replacement=True, generator=make)
         tensors[i] = levels[picks].view_as(tensors[i])
-    wanted = results(loop, [x if x is None else x.nan_to_num(neginf=-1e30) for x in tensors], before)
+    expected = results(loop, [x if x is None else x.nan_to_num(neginf=-1e30) for x in tensors], before)
     got = results(separable, tensors, before, dtype)
-    assert_close(got, wanted, TOLERANCE[dtype])
+    assert_close(got, expected, TOLERANCE[dtype])
     for gate, gradient in zip(tensors[3:6], got[5:8]):
         assert (gradient[gate == -torch.inf] == 0).all()
 
@@ -142,8 +142,8 @@ def test_one_gate_level_everywhere(level):
     for i, j in ((3, 4), (4, 5), (5, 3)):
         one = list(tensors)
         one[i], one[j] = torch.full_like(tensors[i], level), None
-        wanted = results(loop, [x if x is None else x.nan_to_num(neginf=-1e30) for x in one], False)
-        assert_close(results(separable, one, False, torch.float32), wanted, 2e-5)
+        expected = results(loop, [x if x is None else x.nan_to_num(neginf=-1e30) for x in one], False)
+        assert_close(results(separable, one, False, torch.float32), expected, 2e-5)
 
 
 def test_gate_gradients_keep_their_digits_under_strong_decay():
@@ -151,10 +151,10 @@ def test_gate_gradients_keep_their_digits_under_strong_decay():
     tensors = inputs(1, 2, 1, 200, 8, 6, scale=0.0)
     for i, level in ((3, -1.0), (4, -4.0), (5, -4.0)):
         tensors[i] = tensors[i] + level
-    wanted, got = (
+    expected, got = (
         [x.double() for x in results(form, tensors, False, dtype)] for form, dtype in ((loop, torch.float64), (separable, torch.float32))
     )
-    for x, y in zip(got[5:8], wanted[5:8]):
+    for x, y in zip(got[5:8], expected[5:8]):
         # The last step also meets the gradient of the final state, whose own terms are large.
         assert (x - y)[:, :, :-1].abs().max() < 1e-4 * y[:, :, :-1].abs().max()
 
@@ -207,9 +207,9 @@ def test_half_precision_in_and_out_float32_inside(dtype):
     half = [x.to(dtype) for x in (q, k, v)]
     gates = [x.float() for x in gates]
     out, last = separable(*half, *gates, state.float())
-    wanted, wanted_last = separable(*(x.float() for x in half), *gates, state.float())
+    expected, wanted_last = separable(*(x.float() for x in half), *gates, state.float())
     assert out.dtype == dtype and last.dtype == torch.float32
-    assert torch.equal(out, wanted.to(dtype)) and torch.equal(last, wanted_last)
+    assert torch.equal(out, expected.to(dtype)) and torch.equal(last, wanted_last)
     half[0].requires_grad_()
     assert torch.autograd.grad(separable(*half, *gates)[0].sum(), half[0])[0].dtype == dtype
 
@@ -260,7 +260,7 @@ def test_second_derivative_is_refused_clearly():
 @pytest.mark.parametrize("gates, before", [*((g, False) for g in GATES), ((True, True, True), True)])
 def test_step_on_held_buffers_equals_the_sequence(gates, before):
     *sequences, state = inputs(2, 4, 2, 6, 67, 37, gates)
-    wanted, last = loop(*sequences, state, before)
+    expected, last = loop(*sequences, state, before)
     for dtype, tolerance in TOLERANCE.items():
         held = [None if x is None else x[:, :, 0].to(dtype).clone() for x in sequences]
         now, out = state.to(dtype).clone(), torch.full((2, 4, 37), torch.nan, dtype=dtype)
@@ -270,7 +270,7 @@ def test_step_on_held_buffers_equals_the_sequence(gates, before):
                 if buffer is not None:
                     buffer.copy_(x[:, :, t])
             step()
-            assert_close([out], [wanted[:, :, t]], tolerance)
+            assert_close([out], [expected[:, :, t]], tolerance)
         assert_close([now], [last], tolerance)
 
 

@@ -41,10 +41,10 @@ def test_the_curve_equals_scikit_learn(bins: int) -> None:
     reading, counts = calibration.read(subject(chances, y), bins=bins)
     sure = chances.amax(-1).numpy()
     right, confidence = calibration_curve((chances.argmax(-1) == y).numpy(), sure, n_bins=bins)
-    assert reading.values["right"] == pytest.approx(right.tolist(), abs=1e-12)
-    assert reading.x["right"] == pytest.approx(confidence.tolist(), abs=1e-12)
-    assert sum(counts.values["answers"]) == 613 and len(counts.edges) == bins + 1
-    weights = [n for n in counts.values["answers"] if n]
+    assert reading.values["accuracy"] == pytest.approx(right.tolist(), abs=1e-12)
+    assert reading.x["accuracy"] == pytest.approx(confidence.tolist(), abs=1e-12)
+    assert sum(counts.values["predictions"]) == 613 and len(counts.edges) == bins + 1
+    weights = [n for n in counts.values["predictions"] if n]
     error = sum(n * abs(a - b) for n, a, b in zip(weights, right, confidence, strict=True)) / 613
     assert reading.results["error"] == pytest.approx(error, abs=1e-12)
 
@@ -53,14 +53,14 @@ def test_by_hand() -> None:
     """Two answers of 0.9, one right: off by 0.4; two of 0.6, both right: off by 0.4; so 40 %, and as a whole as sure as right."""
     chances = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     reading, counts = calibration.read(subject(chances, torch.tensor([0, 1, 1, 1])), bins=4)
-    assert reading.results["error"] == pytest.approx(0.4, abs=1e-6) and "largest of a bin 40.00%" in reading.note
-    assert "75.00% sure and 75.00% right: as sure as right" in reading.note
-    assert counts.values["answers"] == [0, 0, 2, 2]
+    assert reading.results["error"] == pytest.approx(0.4, abs=1e-6) and "maximum over bins 40.00%" in reading.note
+    assert "Mean confidence 75.00%, accuracy 75.00%: well calibrated" in reading.note
+    assert counts.values["predictions"] == [0, 0, 2, 2]
 
 
 def test_an_answer_on_a_bound_belongs_below() -> None:
     curve = calibration.curve(torch.tensor([0.5, 0.5, 1.0, 0.0]).double(), torch.tensor([True, False, True, True]), bins=2)
-    assert curve.answers.tolist() == [3, 1]
+    assert curve.counts.tolist() == [3, 1]
 
 
 def test_what_is_no_probability_is_refused() -> None:

@@ -15,7 +15,7 @@ from sonde.core.batch import Batch
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import reconstructions, traversal
-from sonde.lenses.tools.codes import small
+from sonde.lenses.tools.tiny import autoencoder
 from sonde.models.autoencoder import convolutional
 
 
@@ -43,7 +43,7 @@ def digits() -> Subject:
 def test_of_principal_components_the_share_that_is_kept_is_their_variance() -> None:
     subject = digits()
     reading = reconstructions.read(subject, n=7, order="worst")
-    assert f"{subject.model.kept:.1%} of the spread is kept" in reading.note
+    assert f"{subject.model.kept:.1%} of the variance is explained" in reading.note
     again = subject.model.decode(subject.model.encode(subject.batch.x))
     errors = (again - subject.batch.x).square().mean(1)
     assert reading.results["errors"] == pytest.approx(errors.sort(descending=True).values[:7].tolist(), rel=1e-5)
@@ -74,7 +74,7 @@ def test_without_names_the_numbers_that_differ_most_are_moved() -> None:
 
 
 def test_two_numbers_make_a_grid_on_the_scale_of_the_prior() -> None:
-    subject = small()
+    subject = autoencoder()
     reading = traversal.read(subject, example=2, coordinates=(2, 0), steps=3, reach=1.5)
     mean, _ = subject.model.eval().encode(subject.batch.x[2:3])
     low, high = subject.batch.x.min(), subject.batch.x.max()
@@ -84,7 +84,7 @@ def test_two_numbers_make_a_grid_on_the_scale_of_the_prior() -> None:
             code[0, 2], code[0, 0] = down, across
             expected = ((subject.model.decode(code).sigmoid() - low) / (high - low)).clamp(0, 1)
             assert torch.allclose(torch.tensor(reading.values["images"][3 * row + column]), expected[0, 0], atol=1e-6)
-    assert "Coordinate 0 across and 2 down" in reading.note and "prior" in reading.note
+    assert "Coordinate 0 in columns and 2 in rows" in reading.note and "prior" in reading.note
 
 
 def test_the_objective_says_what_an_output_means() -> None:
@@ -105,11 +105,11 @@ def test_convolutional_codes_and_refusals() -> None:
     assert torch.tensor(traversal.read(subject, steps=3).values["images"]).shape == (12, 9, 7, 3)
     with pytest.raises(BadInput, match="has no coordinate 4.*choose 0 to 3"):
         traversal.read(subject, coordinates=(1, 4))
-    with pytest.raises(BadInput, match="named twice"):
+    with pytest.raises(BadInput, match="given twice"):
         traversal.read(subject, coordinates=(1, 1))
     with pytest.raises(BadInput, match="there is no example 6"):
         traversal.read(subject, example=6)
-    with pytest.raises(BadInput, match="no encode and decode"):
+    with pytest.raises(BadInput, match="no methods encode and decode"):
         reconstructions.read(Subject(nn.Flatten(), subject.batch))
     odd = digits()
-    assert "cannot be drawn" in traversal.why_not(replace(odd, batch=Batch(x=torch.rand(3, 63))))
+    assert "not images" in traversal.why_not(replace(odd, batch=Batch(x=torch.rand(3, 63))))

@@ -55,7 +55,7 @@ def test_validation_far_above_the_start_is_no_underfitting(train, regime):
 def test_a_few_steps_that_taught_hardly_anything_have_taught_nothing_too_well():
     """Validation swings by a tenth of what little was learned, as it does before the statistics of a batch norm settle."""
     verdict = diagnosis.diagnose_run(([0, 1, 2], [2.0, 1.95, 1.9]), ([1, 2], [1.92, 1.94]))
-    assert verdict.regime == "underfitting" and "Only 5.00 %" in verdict.why
+    assert verdict.regime == "underfitting" and "fell by only 5.00 %" in verdict.why
     assert diagnosis.diagnose_run(([0, 1, 2], [2.0, 1.0, 0.5]), ([1, 2], [0.5, 0.65])).regime == "overfitting"
     for first in (2.5, 5.0):  # statistics that have not settled make the first checks high
         verdict = diagnosis.diagnose_run(([0, 1, 2], [2.3, 2.25, 2.2]), ([1, 2], [first, 5.3]))
@@ -66,7 +66,7 @@ def test_a_few_steps_that_taught_hardly_anything_have_taught_nothing_too_well():
 
 def test_a_game_has_no_diagnosis():
     rows = [{"step": s, "loss": 2.0, "valid/loss": 2.0, "phase": s % 2} for s in range(4)]
-    assert "take turns" in diagnosis.why_not(Subject(None, None, metrics=rows))
+    assert "trained in turns" in diagnosis.why_not(Subject(None, None, metrics=rows))
 
 
 def test_shares_by_hand():
@@ -102,7 +102,7 @@ def test_polynomials(degree, regime):
 def test_reading_names_the_regime_and_what_helps():
     rows = [{"step": s, "loss": 0.01 + 2 / (1 + s), "valid/loss": 1.5 if s else 2.0} for s in STEPS]
     curve, table = diagnosis.read(Subject(None, None, metrics=rows))
-    assert curve.title == "Diagnosis: overfitting" and "does not carry over" in curve.note
+    assert curve.title == "Diagnosis: overfitting" and "does not generalize" in curve.note
     assert "dropout" in table.values["what helps"] and "early stopping" in table.values["what helps"]
     good = [{"step": s, "loss": 0.01 + 2 / (1 + s) ** 2, "valid/loss": 0.02 + 2 / (1 + s) ** 2} for s in STEPS]
     assert [reading.title for reading in diagnosis.read(Subject(None, None, metrics=good))] == ["Diagnosis: good fit"]

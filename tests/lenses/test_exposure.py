@@ -34,5 +34,8 @@ def test_accuracies_are_those_of_a_loop() -> None:
 def test_where_it_has_nothing_to_say() -> None:
     subject = exposure.tiny()
     other = Subject(subject.model, subject.batch.replace(x=subject.batch.x + 1))
-    assert exposure.why_not(other) == "the inputs are not the targets moved on by one place"
-    assert exposure.why_not(Subject(torch.nn.Linear(2, 2), Batch(x=torch.zeros(1, 2)))) == "the model does not continue from its own tokens"
+    assert exposure.why_not(other) == "the inputs are not the targets shifted by one position"
+    assert (
+        exposure.why_not(Subject(torch.nn.Linear(2, 2), Batch(x=torch.zeros(1, 2))))
+        == "the model does not generate tokens from its own output"
+    )

@@ -47,7 +47,7 @@ def test_the_drawing_is_that_of_the_svg(subject) -> None:
 
 
 def test_a_large_graph_is_a_table_alone(monkeypatch) -> None:
-    monkeypatch.setattr(graph, "DRAWN", 5)
+    monkeypatch.setattr(graph, "MAX_DRAWN", 5)
     assert [reading.kind for reading in graph.read(values())] == ["table"]
 
 

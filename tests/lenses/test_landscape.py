@@ -72,7 +72,7 @@ def test_a_bowl():
     step = landscape.direction(landscape.weights(model))["weight"]
     curvature = float((x @ step.T).square().mean())
     torch.testing.assert_close(losses, losses.min() + curvature * places.square() / 2, atol=1e-6, rtol=1e-6)
-    assert "are the lowest place" in plane.note and plane.kind == "plane" and len(places) == 17
+    assert "are the minimum" in plane.note and plane.kind == "plane" and len(places) == 17
 
 
 def test_the_way_to_another_run(tmp_path):
@@ -84,7 +84,7 @@ def test_the_way_to_another_run(tmp_path):
     assert losses[places.index(1.0)] == pytest.approx(float(subject.objective(there, subject.batch).loss().detach()), rel=1e-5)
     assert "barrier" in reading.note
     wide = sonde.train("tiny_mlp", run=tmp_path / "c", threads=1, quiet=True, steps=2, width=8)
-    with pytest.raises(BadInput, match="other weights"):
+    with pytest.raises(BadInput, match="weights of other names or shapes"):
         runs[0].look("landscape", points=3, other=wide.path)
 
 
@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_is_left_blank():
     with torch.no_grad():
         subject.model[0].weight.fill_(1e38)
     reading = landscape.read(subject, reach=10.0, points=3)[1]
-    assert "null" in reading.to_json() and "themselves is not finite" in reading.note
+    assert "null" in reading.to_json() and "at the weights of the model is not finite" in reading.note
 
 
 def test_bad_options():

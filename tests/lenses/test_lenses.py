@@ -56,7 +56,7 @@ def test_confusion_equals_scikit_learn() -> None:
         assert scores == pytest.approx(expected.tolist(), nan_ok=True, abs=1e-12)
     assert table.values["examples"] == support.tolist()
     assert table.values["class"] == ["a", "b", "c", "3", "4", "5"]
-    assert f"{(y == predictions).sum()} of 700 right" in matrix.note
+    assert f"{(y == predictions).sum()} of 700 correct" in matrix.note
     assert table.values["precision"][2] is None and table.values["recall"][4] is None
 
 
@@ -70,22 +70,22 @@ def test_confusion_of_one_probability_masks_and_sequences() -> None:
     assert confusion.read(two)[0].values["examples"] == [[1, 1], [0, 1]]
     scores = torch.tensor([[[3.0, 0, 0], [0, 2, 0]], [[0, 0, 5], [1, 0, 0]]])
     batch = Batch(x=torch.arange(2.0), y=torch.tensor([[0, 2], [2, -100]]), mask=torch.tensor([[True, True], [True, True]]))
-    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
+    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["positions"] == [[1, 0, 0], [0, 0, 0], [0, 1, 1]]
     batch = batch.replace(mask=torch.tensor([True, False]))
-    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["places"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
+    assert confusion.read(Subject(FixedAnswers(scores), batch))[0].values["positions"] == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
 def test_a_model_of_the_examples_themselves_is_no_classifier_of_their_labels() -> None:
-    from sonde.recipes.tools.samples import unlabeled
+    from sonde.recipes.tools.samples import load_unlabeled
 
-    data = unlabeled("digits", 0)
+    data = load_unlabeled("digits", 0)
     subject = Subject(FixedAnswers(torch.rand(5)), data.train[:5], None, data)
     for lens in (confusion, mistakes):
         assert "the target is 'examples', not classes" in lens.why_not(subject)
 
 
 def test_outputs_that_do_not_fit_the_labels_are_named() -> None:
-    with pytest.raises(BadInput, match=r"gives \(2, 2, 3\) for labels \(2,\)"):
+    with pytest.raises(BadInput, match=r"outputs \(2, 2, 3\) for labels \(2,\)"):
         confusion.read(Subject(FixedAnswers(torch.zeros(2, 2, 3)), Batch(x=torch.arange(2.0), y=torch.tensor([0, 1]))))
 
 
@@ -110,7 +110,7 @@ def test_residuals_of_constant_targets_and_masks() -> None:
     batch = Batch(x=torch.arange(3.0), y=torch.tensor([[1.0], [3.0], [99.0]]), mask=torch.tensor([True, True, False]))
     reading = residuals.read(Subject(FixedAnswers(torch.tensor([[2.0], [3.0], [0.0]])), batch))[0]
     assert reading.results["mae"] == 0.5 and reading.results["r2"] == 0.5 and len(reading.values["true"]) == 2
-    with pytest.raises(BadInput, match="gives 2 numbers for 1 targets"):
+    with pytest.raises(BadInput, match="outputs 2 numbers for 1 targets"):
         residuals.read(Subject(FixedAnswers(torch.zeros(4, 2)), Batch(x=torch.arange(4.0), y=torch.ones(4, 1))))
 
 
@@ -171,7 +171,7 @@ def test_gradient_norms_name_silent_layers_and_refuse_frozen_models() -> None:
     with torch.inference_mode():
         gradient_norms.read(values())  # works wherever it is called from
     subject.model.requires_grad_(False)
-    with pytest.raises(BadInput, match="no parameter can be trained; try "):
+    with pytest.raises(BadInput, match="no parameter is trainable; try "):
         gradient_norms.read(subject)
 
 
@@ -183,8 +183,8 @@ def test_mistakes_are_the_wrong_ones_most_confident_first() -> None:
     order = wrong[p.amax(-1)[wrong].argsort(descending=True)][:5]
     assert reading.results["ids"] == subject.batch.ids[order].tolist()
     names = subject.data.classes
-    assert reading.labels[0] == f"says {names[p[order[0]].argmax()]}"
-    assert reading.details[0] == f"is {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
+    assert reading.labels[0] == f"predicted {names[p[order[0]].argmax()]}"
+    assert reading.details[0] == f"true {names[subject.batch.y[order[0]]]} ({100 * p[order[0]].max():.0f} %)"
     first = torch.tensor(reading.values["images"][0])
     assert first.shape == (8, 6) and first.min() == 0 and first.max() == 1
     assert f"{len(wrong)} of 23" in reading.note
@@ -255,7 +255,7 @@ def test_curves_share_a_panel_by_figure() -> None:
 def test_a_running_mean_is_told_as_one() -> None:
     rows = [{"step": step, "loss": 1.0 + step % 2} for step in range(100)]
     reading = curves.read(Subject(None, None, metrics=rows))[0]
-    assert reading.smooth == {"train": 5} and reading.note == "Thick over thin: mean of 5 neighboring rows."
+    assert reading.smooth == {"train": 5} and reading.note == "The thick line is a running mean over 5 rows."
     assert curves.read(Subject(None, None, metrics=rows[:50]))[0].smooth == {}
 
 

@@ -137,7 +137,7 @@ def test_many_layers_are_thinned_out() -> None:
     seen = [memory._RecordedSteps(f"layer {i}", Steps(wide, wide, wide), "step", (0, 0)) for i in range(20)]
     reading = memory._retention_reading(seen)
     assert list(reading.values)[0] == "layer 0" and list(reading.values)[-1] == "layer 19" and len(reading.values) == memory.LINES
-    assert "7 of 20 layers" in reading.note and "65 places, about every 7.8 steps" in reading.note
+    assert "7 of 20 layers" in reading.note and "65 time steps, about every 7.8 steps" in reading.note
     assert "guarded" not in memory._table(seen[:1], [torch.ones(2)]).values
 
 

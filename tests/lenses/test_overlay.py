@@ -54,5 +54,5 @@ def test_the_picture_has_a_row_for_each_image() -> None:
 
 
 def test_other_networks_are_refused() -> None:
-    with pytest.raises(BadInput, match="does not attend to patches"):
+    with pytest.raises(BadInput, match="no attention over image patches"):
         overlay.read(Subject(nn.Conv2d(1, 2, 3), Batch(x=torch.randn(2, 1, 8, 8))))

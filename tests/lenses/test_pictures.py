@@ -13,7 +13,8 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import feature_maps, patches, receptive_field
 from sonde.lenses.overlay import tiny as seeing
-from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture, spread_evenly
+from sonde.lenses.tools.pictures import jumps, maps, maps_of, picture
+from sonde.lenses.tools.readonly import spread_evenly
 from sonde.models.cnn import CNN
 from sonde.models.resnet import cifar
 from sonde.models.unet import UNet
@@ -139,7 +140,7 @@ def test_patches_find_a_planted_pattern() -> None:
     assert torch.allclose(shown[0], picture(x[4])[5:8, 3:6]) and torch.allclose(shown[1], picture(x[2])[3:6, 1:4])
     assert (shown[2][0] == 0.5).all() and (shown[2][1:, 2] == 0.5).all(), "gray outside the image"
     assert torch.allclose(shown[2][1:, :2], picture(x[5])[0:2, 7:9])
-    with pytest.raises(BadInput, match="no layer 'conv9' that makes maps"):
+    with pytest.raises(BadInput, match="no layer 'conv9' with feature maps"):
         patches.read(Subject(net, Batch(x=x)), layer="conv9")
 
 
@@ -171,7 +172,7 @@ def test_images_of_many_channels_are_shown_by_their_mean() -> None:
 
 def test_networks_without_maps_are_told_so() -> None:
     subject = Subject(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), Batch(x=torch.randn(3, 1, 2, 2)))
-    assert feature_maps.why_not(subject) == "the model has neither convolution nor patches"
+    assert feature_maps.why_not(subject) == "the model has neither a convolution nor patches"
     assert "not images" in feature_maps.why_not(replace(subject, batch=Batch(x=torch.randn(3, 4))))
 
 

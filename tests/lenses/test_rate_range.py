@@ -81,7 +81,7 @@ class _Constant:
 def test_bad_options_in_one_line() -> None:
     with pytest.raises(BadInput, match="below the highest"):
         rate_range.read(values(), lowest=1.0, highest=0.1)
-    with pytest.raises(BadInput, match="finds its own rate"):
+    with pytest.raises(BadInput, match="has no learning rate"):
         rate_range.read(values(), rule="wolfe")
     with pytest.raises(BadInput, match="did you mean"):
         rate_range.read(values(), rule="sdg")

@@ -13,9 +13,8 @@ from sonde.core.batch import Batch, Data
 from sonde.core.reading import Subject
 from sonde.lenses import backprop
 from sonde.lenses.cost import cost
-from sonde.lenses.tools.pairs import reverse
 from sonde.lenses.tools.readonly import without_kernels
-from sonde.lenses.tools.tiny import METRICS, _Rows
+from sonde.lenses.tools.tiny import METRICS, _Rows, reverse
 from sonde.lenses.tools.trial import Trial
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
@@ -38,7 +37,7 @@ def test_a_model_of_pairs_is_asked_for_what_it_reads(name: str, options: dict[st
 
 
 def test_a_chain_has_one_input() -> None:
-    assert backprop.why_not(pairs()) == "the model reads several inputs, and a chain has one"
+    assert backprop.why_not(pairs()) == "the model reads several inputs, and this lens needs a single one"
 
 
 def test_the_cost_of_an_encoder_decoder_is_that_of_its_parts() -> None:
@@ -52,7 +51,7 @@ def test_the_cost_of_an_encoder_decoder_is_that_of_its_parts() -> None:
 
 
 def test_the_cost_of_a_model_with_several_outputs() -> None:
-    model = Bert(11, 8, 2, mixer="attention heads=2", places=9)
+    model = Bert(11, 8, 2, mixer="attention heads=2", max_positions=9)
     costs = cost(model, Batch(x=torch.zeros(2, 9).long(), lengths=torch.tensor([9, 3])))
     assert costs.parameters == sum(p.numel() for p in model.parameters()) and not costs.unknown
 

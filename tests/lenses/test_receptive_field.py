@@ -36,7 +36,7 @@ def test_measured_equals_the_formula(name: str) -> None:
     assert table.values["measured"] == table.values["formula"]
     assert table.values["measured"][-1] == f"{last[0]} × {last[1]}"
     known = len(table.values["layer"])
-    assert f"Of {known} layers where both are known, {known} agree." in table.note
+    assert f"agree for {known} of {known} layers where both are known." in table.note
 
 
 def test_layers_that_see_no_more_are_left_out() -> None:
@@ -108,7 +108,7 @@ def test_a_dead_layer_and_an_unknown_one_are_named() -> None:
     net[0].bias.data.fill_(-1e6)
     table, view = receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 9))))
     assert table.values["measured"] == ["3 × 3", "no gradient"] and max(map(max, view.heat[1])) == 0
-    with pytest.raises(BadInput, match="no layer '7' that makes maps"):
+    with pytest.raises(BadInput, match="no layer '7' with feature maps"):
         receptive_field.read(Subject(net, Batch(x=torch.randn(2, 1, 9, 9))), layer="7")
     assert Box(1, 2, 3, 4).width == 4
 

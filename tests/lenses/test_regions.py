@@ -20,7 +20,7 @@ def test_on_a_line_the_table_has_the_slopes_worked_by_hand() -> None:
     net = from_layers([([[1.0], [-2.0], [0.5]], [1.0, 2.0, -1.0]), ([[3.0, 1.0, -4.0], [0.0, 0.0, 1.0]], [0.25, 0.0])])
     curve, table = regions.read(Subject(net, Batch(x=torch.tensor([[-2.0], [3.0]]))), margin=0.2)
     assert table.values["from"] == [-3.0, -1.0, 1.0, 2.0] and table.values["to"] == [-1.0, 1.0, 2.0, 4.0]
-    assert table.values["units on"] == ["010", "110", "100", "101"] and table.values["slope"] == [-2.0, 1.0, 3.0, 1.0]
+    assert table.values["active units"] == ["010", "110", "100", "101"] and table.values["slope"] == [-2.0, 1.0, 3.0, 1.0]
     y = net(torch.tensor(curve.values["x"], dtype=torch.float64))[:, 0]
     np.testing.assert_allclose(curve.values["output"], y.detach(), atol=1e-12)
     assert regions.read(Subject(net, Batch(x=torch.tensor([[-2.0], [3.0]]))), output=1)[1].values["slope"][-1] == 0.5
@@ -51,7 +51,7 @@ def test_long_patterns_are_shortened_to_a_count() -> None:
     first = net.layers[0].double()
     middles = torch.tensor([table.values["from"], table.values["to"]], dtype=torch.float64).mean(0)
     on = (first(middles[:, None]) > 0).sum(1).tolist()
-    assert [pattern[12:] for pattern in table.values["units on"]] == [f"… {count} of 30" for count in on]
+    assert [pattern[12:] for pattern in table.values["active units"]] == [f"… {count} of 30" for count in on]
     widths = [b - a for a, b in zip(table.values["from"], table.values["to"], strict=True)]
     assert len(widths) <= 20 and (len(widths) < 20 or widths == sorted(widths, reverse=True))
 

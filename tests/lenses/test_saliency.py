@@ -49,7 +49,7 @@ def test_integrated_gradients_of_a_product() -> None:
     share = saliency.integrated_gradients(Product(), batch, torch.zeros(2, dtype=torch.long), steps=9)
     assert torch.allclose(share.flatten(1), torch.tensor([[7.5, 7.5], [-7.0, -7.0]]).double())
     reading = saliency.read(Subject(Product(), batch))
-    assert reading.details == ["sum +15.00", "sum -14.00"] and "exact to 0.0%" in reading.note
+    assert reading.details == ["sum +15.00", "sum -14.00"] and "with an error of 0.0%" in reading.note
 
 
 def test_integrated_gradients_sum_to_what_the_score_gained() -> None:
@@ -116,10 +116,10 @@ def test_the_true_class_needs_labels_and_scores() -> None:
     assert reading.labels == ["ant", "bee", "cat"] and "the true class" in reading.note
     with pytest.raises(BadInput, match="no label for each image.*use of=answer"):
         saliency.read(replace(subject, batch=Batch(x=subject.batch.x)), of="label")
-    assert saliency.why_not(Subject(nn.Conv2d(1, 2, 3), subject.batch)) == "the model does not give one score for each class"
-    assert "cannot be asked" in saliency.why_not(Subject(nn.Conv2d(3, 2, 3), subject.batch))
+    assert saliency.why_not(Subject(nn.Conv2d(1, 2, 3), subject.batch)) == "the model does not output one score per class"
+    assert "cannot be run" in saliency.why_not(Subject(nn.Conv2d(3, 2, 3), subject.batch))
     flat = Subject(nn.Sequential(nn.Flatten(), nn.Linear(48, 5)), subject.batch)
-    with pytest.raises(BadInput, match="no maps for Grad-CAM"):
+    with pytest.raises(BadInput, match="no feature maps for Grad-CAM"):
         saliency.read(flat, method="grad-cam")
     with pytest.raises(BadInput, match="must be one of gradient, integrated, grad-cam"):
         saliency.read(flat, method="guess")

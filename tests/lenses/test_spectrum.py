@@ -143,7 +143,12 @@ def test_a_loss_without_curvature():
 
 @pytest.mark.parametrize(
     "low, high, words",
-    [(1, 10, "condition number 10"), (-2, 4, "a saddle, its steepest way down curves 0.5"), (0, 4, "without bound"), (-3, 0, "upwards")],
+    [
+        (1, 10, "condition number 10"),
+        (-2, 4, "a saddle: the negative curvature is 0.5"),
+        (0, 4, "unbounded"),
+        (-3, 0, "no positive eigenvalue"),
+    ],
 )
 def test_verdicts(low, high, words):
     assert words in spectrum.verdict(low, high)

@@ -14,8 +14,8 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
-from sonde.lenses.tools.tiny import _Rows
-from sonde.lenses.tools.tokens import ends, layer, letters, original, select_row, spell_tokens
+from sonde.lenses.tools.tiny import _Rows, letters
+from sonde.lenses.tools.tokens import ends, layer, original, select_row, spell_tokens
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
@@ -43,7 +43,7 @@ def hidden() -> Subject:
     mask[0, 2] = True
     batch = Batch(x=torch.where(mask, 6, text), y=text, mask=mask, lengths=torch.tensor([9, 6, 8, 9]))
     batch = batch.replace(mask=mask & (torch.arange(9) < batch.lengths.unsqueeze(1)))
-    model = Bert(7, width=8, depth=2, mixer="attention heads=2", ffn=1.0, places=9)
+    model = Bert(7, width=8, depth=2, mixer="attention heads=2", ffn=1.0, max_positions=9)
     return Subject(model.eval(), batch, None, Data(train=_Rows(batch), task="other"), (), "hidden")
 
 
@@ -55,7 +55,7 @@ def test_one_example_has_no_padding() -> None:
     assert ends(batch).tolist() == [3, 5, 4]
     row = select_row(batch, 1)
     assert row.source.shape == (1, 4) and row.x.shape == row.y.shape == row.mask.shape == (1, 5) and row.lengths.tolist() == [4]
-    row = select_row(batch, 0, most=2)
+    row = select_row(batch, 0, max_length=2)
     assert row.source.shape == (1, 2) and row.x.tolist() == batch.x[:1, :2].tolist() and row.lengths.tolist() == [2]
 
 
@@ -112,7 +112,7 @@ def test_rollout_is_the_product_of_the_layers() -> None:
     first, second = (each.weights.numpy().mean(0) for each in attention.maps(subject, 1, 9))
     wanted = (0.5 * second + 0.5 * np.eye(9)) @ (0.5 * first + 0.5 * np.eye(9))
     (reading,) = rollout.read(subject, example=1, tokens=9)
-    np.testing.assert_allclose(reading.values["share"], wanted, atol=6e-4)
+    np.testing.assert_allclose(reading.values["weight"], wanted, atol=6e-4)
     np.testing.assert_allclose(rollout.roll_out([each.weights for each in attention.maps(subject, 1, 9)]), wanted, atol=1e-12)
     np.testing.assert_allclose(wanted.sum(1), 1)
     assert [each.title for each in rollout.read(pairs())] == ["Attention rollout of the encoder", "Attention rollout of the decoder"]
@@ -148,8 +148,8 @@ def test_surprisal_of_hidden_tokens() -> None:
 
 
 def test_surprisal_needs_hidden_tokens_where_both_sides_are_seen() -> None:
-    subject = replace(letters(), model=LanguageModel(15, 8, 1, "attention heads=2 causal=false", ahead=True))
-    with pytest.raises(BadInput, match="hides none of them"):
+    subject = replace(letters(), model=LanguageModel(15, 8, 1, "attention heads=2 causal=false", noncausal=True))
+    with pytest.raises(BadInput, match="masks no tokens"):
         surprisal.read(subject)
 
 
@@ -231,9 +231,9 @@ def test_states_are_those_after_each_beginning_of_the_text() -> None:
         _, state = mixer(x[:, : t + 1])  # from the beginning every time
         for name in ("h", "c"):
             wanted = float(state[name].detach().norm(dim=1).mean())
-            assert readings[f"Size of the state '{name}'"].values["block 1"][t] == pytest.approx(wanted, rel=1e-5)
+            assert readings[f"Norm of the state '{name}'"].values["block 1"][t] == pytest.approx(wanted, rel=1e-5)
     assert len(readings) == 2
-    with pytest.raises(BadInput, match="keeps a state of fixed size"):
+    with pytest.raises(BadInput, match="has a state of fixed size"):
         states.read(letters())
 
 
@@ -260,7 +260,7 @@ def test_projection_is_that_of_scikit_learn() -> None:
     wanted = PCA(2).fit(table)
     coordinates = np.array(list(reading.values.values())).T
     np.testing.assert_allclose(np.abs(coordinates), np.abs(wanted.transform(table[shown])), rtol=1e-6)
-    assert reading.axes[0] == f"component 1: {wanted.explained_variance_ratio_[0]:.0%} of the spread"
+    assert reading.axes[0] == f"component 1: {wanted.explained_variance_ratio_[0]:.0%} of the variance"
 
 
 def test_neighbors_have_the_largest_cosine() -> None:
@@ -292,13 +292,13 @@ def test_coverage_against_sets() -> None:
 
 
 def test_coverage_reads_the_whole_training_text() -> None:
-    from sonde.data.sequences import HiddenSource
+    from sonde.data.sequences import MaskedSource
     from sonde.data.tensors import WindowSource
 
     tokens = torch.arange(40) % 7
     windows = WindowSource(tokens, 8, 3)
-    for source in (windows, HiddenSource(windows, token=9)):
-        (row,) = coverage.training_text(source, most=30)
+    for source in (windows, MaskedSource(windows, token=9)):
+        (row,) = coverage.training_text(source, max_tokens=30)
         assert row.tolist() == tokens[:30].tolist()
 
 

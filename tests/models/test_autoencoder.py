@@ -33,8 +33,8 @@ def test_tied_is_the_formula_and_so_is_its_gradient():
     torch.testing.assert_close(model(x), h @ W + c, rtol=1e-12, atol=1e-12)
     ours = torch.autograd.grad((model(x) - x).square().sum(), list(model.parameters()))
     theirs = torch.autograd.grad((h @ W + c - x).square().sum(), (W, b, c))
-    for grad, wanted in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(grad, wanted, rtol=1e-10, atol=1e-10)
+    for grad, expected in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(grad, expected, rtol=1e-10, atol=1e-10)
 
 
 def test_parameters_are_counted_once():

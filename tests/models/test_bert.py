@@ -21,7 +21,7 @@ def test_published_sizes():
 
 def test_every_output_sees_later_tokens_and_never_padding():
     torch.manual_seed(0)
-    model = Bert(31, 24, 2, "attention heads=3", places=11).eval()
+    model = Bert(31, 24, 2, "attention heads=3", max_positions=11).eval()
     x = torch.randint(31, (2, 9))
     out, lengths = model(x), torch.tensor([9, 5])
     other = x.clone()

@@ -48,7 +48,7 @@ def test_padding_changes_nothing():
 @torch.no_grad()
 def test_a_torch_lstm_of_the_same_weights_agrees():
     one, x, theirs = model(depth=1), torch.randint(9, (2, 6)), nn.LSTM(8, 8, bidirectional=True, batch_first=True).double()
-    for layer, end in ((one.ahead[0], ""), (one.back[0], "_reverse")):
+    for layer, end in ((one.forward_layers[0], ""), (one.backward_layers[0], "_reverse")):
         getattr(theirs, f"weight_ih_l0{end}").copy_(layer.x.weight)
         getattr(theirs, f"weight_hh_l0{end}").copy_(layer.h.weight)
         getattr(theirs, f"bias_ih_l0{end}").copy_(layer.x.bias)
@@ -64,7 +64,7 @@ def test_the_mix_is_the_formula_and_begins_even():
         mix.gamma.fill_(1.7)
     weights = mix.s.exp() / mix.s.exp().sum()
     torch.testing.assert_close(mix(layers), 1.7 * sum(w * layer for w, layer in zip(weights, layers)))
-    assert mix.shares.sum().item() == pytest.approx(1)
+    assert mix.weights.sum().item() == pytest.approx(1)
 
 
 def test_targets_are_both_neighbors():
@@ -114,7 +114,7 @@ def test_trained_frozen_and_mixed_by_the_engine(tmp_path):
     learned = {name for name, p in tuned.named_parameters() if p.requires_grad}
     assert learned == {"body.mix.s", "body.mix.gamma", "head.weight", "head.bias"}
     assert all(torch.equal(p, before[name]) for name, p in tuned.body.elmo.named_parameters())
-    assert not torch.equal(tuned.body.mix.s, torch.zeros(3)) and tuned.body.mix.shares.sum().item() == pytest.approx(1)
+    assert not torch.equal(tuned.body.mix.s, torch.zeros(3)) and tuned.body.mix.weights.sum().item() == pytest.approx(1)
 
 
 def test_gradients_reach_the_scalars_only():

@@ -16,7 +16,7 @@ STYLES = [
     {},
     {"style": "notes", "positions": "sinusoidal"},
     {"style": "t5", "encoder": "attention causal=false positions=relative scale=1", "decoder": "attention positions=relative scale=1"},
-    {"decoder": "gla", "sources": 13, "positions": "learned", "places": 12, "tied": False},
+    {"decoder": "gla", "sources": 13, "positions": "learned", "max_positions": 12, "tied": False},
 ]
 
 
@@ -99,10 +99,10 @@ def test_a_block_is_torchs_layer(kind, post):
     x, context = torch.randn(2, 5, 24, dtype=torch.float64, requires_grad=True), torch.randn(2, 7, 24, dtype=torch.float64)
     output = mine(x, mine.read(context) if decoder else None)[0]
     later = torch.full((5, 5), -torch.inf, dtype=torch.float64).triu(1)
-    wanted = theirs(x, context, tgt_mask=later) if decoder else theirs(x)
-    torch.testing.assert_close(output, wanted, rtol=1e-9, atol=1e-9)
+    expected = theirs(x, context, tgt_mask=later) if decoder else theirs(x)
+    torch.testing.assert_close(output, expected, rtol=1e-9, atol=1e-9)
     slope = torch.randn_like(output)
-    torch.testing.assert_close(*(torch.autograd.grad(y, x, slope)[0] for y in (output, wanted)), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(*(torch.autograd.grad(y, x, slope)[0] for y in (output, expected)), rtol=1e-9, atol=1e-9)
     with torch.device("meta"):
         large = make(512, 8, 4.0)
     extra = sum(p.numel() for p in large.norm.parameters())

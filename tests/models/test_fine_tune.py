@@ -18,13 +18,13 @@ from sonde.models.bert import Bert
 from sonde.models.elmo import Elmo, ElmoFeatures
 from sonde.models.fine_tune import PairHead, SequenceHead, TokenHead
 from sonde.models.language_model import LanguageModel
-from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, learning
+from sonde.nn.adapters import Prompted, add_bottlenecks, add_lora, freeze, trainable_names
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
 
 BODIES = {
     "gpt": lambda: LanguageModel(13, 12, 1, "attention heads=2"),
-    "bert": lambda: Bert(13, 12, 1, "attention heads=2", places=9),
+    "bert": lambda: Bert(13, 12, 1, "attention heads=2", max_positions=9),
     "elmo": lambda: ElmoFeatures(Elmo(13, 6)),
     "prompted": lambda: Prompted(LanguageModel(13, 12, 1, "gla heads=2"), 3),
 }
@@ -50,8 +50,8 @@ def test_a_summary_is_its_loop(take):
     for lengths in (LENGTHS, None):
         ends = [7] * 3 if lengths is None else lengths.tolist()
         rows = [row[:n] for row, n in zip(y, ends)]
-        wanted = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
-        torch.testing.assert_close(pool(y, lengths, take), wanted, equal_nan=True)
+        expected = torch.stack([{"last": row[-1], "first": row[0], "mean": row.mean(0)}[take] for row in rows])
+        torch.testing.assert_close(pool(y, lengths, take), expected, equal_nan=True)
 
 
 @torch.no_grad()
@@ -126,7 +126,7 @@ def test_the_engine_leaves_alone_what_is_frozen_and_resumes_bit_for_bit(way, tmp
     after = whole.model()
     for name, parameter in after.named_parameters():
         assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
-    assert len(learning(after)) == (4 if way == "lora" else 10)
+    assert len(trainable_names(after)) == (4 if way == "lora" else 10)
 
     class Stop(Callback):
         def __init__(self, at):

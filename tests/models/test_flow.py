@@ -14,7 +14,7 @@ from sonde.models.autoregressive import Autoregressive
 from sonde.models.flow import EDGE, Flow
 
 
-def shaken(model, size: float = 0.3):
+def perturb(model, size: float = 0.3):
     """In float64, with no weight left at 0."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -29,7 +29,7 @@ SHAPES = {"plane": ((2,), 5, 0), "points": ((5,), 6, 0), "images": ((1, 3, 4), 9
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_can_be_undone_and_its_volume_is_the_jacobians(name):
     shape, steps, levels = SHAPES[name]
-    model = shaken(Flow(shape, steps, 7, 2, levels))
+    model = perturb(Flow(shape, steps, 7, 2, levels))
     x = torch.rand(4, *shape, dtype=torch.float64) * (0.98 if levels else 3.0)
     z, change = model.to_noise(x)
     assert z.shape == x.shape and not torch.allclose(z, x, atol=0.1)
@@ -41,7 +41,7 @@ def test_it_can_be_undone_and_its_volume_is_the_jacobians(name):
 
 
 def test_float32_comes_back_to_1e_5():
-    model = shaken(Flow((1, 8, 8), 12, 16, 1), 0.05).float()
+    model = perturb(Flow((1, 8, 8), 12, 16, 1), 0.05).float()
     x = torch.randn(9, 1, 8, 8)
     torch.testing.assert_close(model.from_noise(model.to_noise(x)[0]), x, atol=1e-5, rtol=1e-5)
 
@@ -52,7 +52,7 @@ def test_a_fresh_flow_is_the_identity_and_its_density_standard_normal():
 
 
 def test_any_two_numbers_are_parted_by_some_step():
-    keep = torch.stack([step.keep for step in Flow((1, 3, 5), 8, 4).steps])
+    keep = torch.stack([step.mask for step in Flow((1, 3, 5), 8, 4).steps])
     assert keep.shape == (8, 15) and torch.equal(keep[::2], ~keep[1::2])
     assert all((keep[:, i] != keep[:, j]).any() for i in range(15) for j in range(i))
 
@@ -60,9 +60,9 @@ def test_any_two_numbers_are_parted_by_some_step():
 @pytest.mark.parametrize("shape", [(2,), (3,), (5,), (1, 5, 7)])
 def test_by_default_all_numbers_are_parted_both_ways_and_each_reaches_each(shape):
     size = math.prod(shape)
-    model = shaken(Flow(shape, width=9, depth=1))
+    model = perturb(Flow(shape, width=9, depth=1))
     assert len(model.steps) == max(6, 2 * math.ceil(math.log2(size)))
-    keep = torch.stack([step.keep for step in model.steps])
+    keep = torch.stack([step.mask for step in model.steps])
     influence = torch.stack([kept[:, None] & ~kept[None, :] for kept in keep]).any(0)  # number i says how j moves
     assert influence.sum() == size * (size - 1)
     x = torch.randn(shape, dtype=torch.float64)
@@ -73,7 +73,7 @@ def test_by_default_all_numbers_are_parted_both_ways_and_each_reaches_each(shape
 @pytest.mark.parametrize("make", [lambda: Flow((2,), 4, 6), lambda: Autoregressive(2, 3, 6, 1)], ids=["flow", "autoregressive"])
 def test_a_density_holds_1_by_scipy(make):
     torch.manual_seed(0)
-    model = shaken(make(), 0.2)
+    model = perturb(make(), 0.2)
     middle = (torch.arange(400, dtype=torch.float64) + 0.5) / 400 * 24 - 12
     grid = torch.cartesian_prod(middle, middle)
     with torch.no_grad():
@@ -114,13 +114,13 @@ def test_chances_of_all_images_add_up_to_what_lies_between_the_edges():
 
 
 def test_samples_of_images_are_whole_levels():
-    drawn = shaken(Flow((1, 4, 4), 3, 5, levels=17)).sample(7, torch.Generator().manual_seed(0))
+    drawn = perturb(Flow((1, 4, 4), 3, 5, levels=17)).sample(7, torch.Generator().manual_seed(0))
     assert drawn.shape == (7, 1, 4, 4) and drawn.min() >= 0 and drawn.max() <= 1
     torch.testing.assert_close(drawn * 16, (drawn * 16).round())
 
 
 def test_autoregressive_density_is_the_chain_of_torchs_mixtures():
-    model = shaken(Autoregressive(3, 4, 6, 2))
+    model = perturb(Autoregressive(3, 4, 6, 2))
     x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
     weights, means, log_scales = model.mixtures(x)
     chain = MixtureSameFamily(Categorical(logits=weights), Normal(means, log_scales.exp())).log_prob(x).sum(1)

@@ -88,8 +88,8 @@ def test_tied_weights_serve_both_ends():
 
 
 @torch.no_grad()
-def test_places_are_counted_from_the_start_of_each_sequence():
-    one, x = model("linear", positions="learned", places=12), tokens(2, 12)
+def test_positions_are_counted_from_the_start_of_each_sequence():
+    one, x = model("linear", positions="learned", max_positions=12), tokens(2, 12)
     swapped = x.clone()
     swapped[:, [0, 1]] = x[:, [1, 0]]
     assert not torch.allclose(one(x)[:, -1], one(swapped)[:, -1], atol=1e-3)
@@ -106,7 +106,7 @@ def test_places_are_counted_from_the_start_of_each_sequence():
 def test_mixers_that_look_ahead_are_refused_unless_asked_for():
     with pytest.raises(BadInput, match="would see the token it has to predict"):
         model("attention causal=false")
-    one = model("attention causal=false", ahead=True)
+    one = model("attention causal=false", noncausal=True)
     assert not one.causal
     with pytest.raises(BadInput, match="cannot be advanced token by token"):
         one.advance(tokens(1, 3))
@@ -141,18 +141,18 @@ def test_tokens_must_be_rows_of_whole_numbers():
 
 @torch.no_grad()
 def test_the_state_of_another_model_is_refused_by_name():
-    one = model(positions="learned", places=9)
+    one = model(positions="learned", max_positions=9)
     _, state = one.advance(tokens(2, 3))
     for wrong_state, message in {
         "one block": (
             {key: s for key, s in state.items() if not key.startswith("1.")},
             "the state does not match the model: it lacks '1' ",
         ),
-        "no places": ({key: s for key, s in state.items() if key != "place.seen"}, "it lacks 'place' "),
+        "no positions": ({key: s for key, s in state.items() if key != "positions.seen"}, "it lacks 'positions' "),
         "three blocks": (state | {"2.S0": state["1.S0"]}, "it has unknown '2' "),
-        "bogus": ({"bogus": tokens(2, 3)}, "it lacks '0', '1', 'place' and has unknown 'bogus' "),
+        "bogus": ({"bogus": tokens(2, 3)}, "it lacks '0', '1', 'positions' and has unknown 'bogus' "),
         "other mixers": (
-            {"place.seen": state["place.seen"], "0.k": state["0.S0"], "1.k": state["1.S0"]},
+            {"positions.seen": state["positions.seen"], "0.k": state["0.S0"], "1.k": state["1.S0"]},
             "state holds 'k'; GLA keeps 'S0'",
         ),
     }.values():

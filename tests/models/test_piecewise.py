@@ -113,7 +113,7 @@ def test_planes_in_special_position(w, b, count) -> None:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(*[st.integers(-3, 3)] * 3), min_size=1, max_size=6))
 def test_polygons_and_counting_agree_for_any_lines(lines) -> None:
-    """Small whole numbers make parallel, equal and concurrent lines common; every crossing then lies inside the box."""
+    """Small integers make parallel, equal and concurrent lines common; every crossing then lies inside the box."""
     w, b = [[float(p), float(q)] for p, q, _ in lines], [float(c) for _, _, c in lines]
     linear_regions = regions(from_layers([(w, b), (np.ones((1, len(b))), [0.0])]), -61.0, 67.0)
     assert len(linear_regions) == count_regions(w, b) <= region_bound(2, len(b))

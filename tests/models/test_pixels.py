@@ -67,9 +67,9 @@ def test_samples_come_as_often_as_the_model_says():
     label = torch.full((n,), 1)
     drawn = model.sample(n, label, torch.Generator().manual_seed(3))
     often = torch.bincount((drawn.flatten(1) * torch.tensor([8, 4, 2, 1])).sum(1), minlength=16) / n
-    wanted = model.log_prob(x, torch.full((16,), 1)).exp()
-    # four standard deviations of a share of n draws
-    assert bool(((often - wanted).abs() < 4 * (wanted * (1 - wanted) / n).sqrt() + 1e-9).all())
+    expected = model.log_prob(x, torch.full((16,), 1)).exp()
+    # four standard deviations of a fraction of n draws
+    assert bool(((often - expected).abs() < 4 * (expected * (1 - expected) / n).sqrt() + 1e-9).all())
     other = model.log_prob(x, torch.zeros(16, dtype=torch.long)).exp()
     assert float((often - other).abs().max()) > 0.02
     again = model.sample(n, label, torch.Generator().manual_seed(3))

@@ -149,14 +149,7 @@ def test_any_size_of_image():
 
 BAD = {
     "depth for CIFAR": (lambda: cifar(21), "6n + 2 layers, not 21"),
-    "depth for ImageNet": (lambda: imagenet(19), "argument 'depth' of imagenet must be one of 18, 34, 50, 101, 152, not 19"),
     "no blocks": (lambda: ResNet(()), "there are no blocks"),
-    "no width": (lambda: ResNet((1,), width=0), "must be >= 1"),
-    "activation": (
-        lambda: ResNet((1,), activation="prae"),
-        "argument 'activation' of ResNet must be one of post, pre, not 'prae'; did you mean 'pre'?",
-    ),
-    "shortcut": (lambda: ResNet((1,), shortcut="pads"), "did you mean 'pad'?"),
     "axes of x": (lambda: cifar(8)(torch.zeros(3, 32, 32)), "conv1 takes (batch, channels, height, width), not (3, 32, 32)"),
     "channels of x": (lambda: cifar(8)(torch.zeros(2, 1, 32, 32)), "conv1 takes images with 3 channels, not 1"),
     "small image": (lambda: imagenet(18)(torch.zeros(2, 3, 16, 40)), "layer4 cannot halve what is left of an image of 16x40"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sonde.core.errors import BadInput
 from sonde.generate import Stop, beam, generate, score
-from sonde.models.seq2seq import Lookup, Seq2Seq
+from sonde.models.seq2seq import Seq2Seq, SourceAttention
 
 V, W, D, S, T, B = 11, 13, 8, 7, 5, 4
 LENGTHS = torch.tensor([7, 3, 1, 5])
@@ -29,13 +29,13 @@ def pair() -> tuple[Tensor, Tensor]:
 def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Logits (T, W) and weights (T, S) of one pair, a scalar score at a time; only the mixers themselves are asked."""
     vectors = model.source_embedding.weight[source].unsqueeze(0)
-    forward = model.encoder.layers[0].ahead(vectors)[0][0]
-    backward = model.encoder.layers[0].back(vectors.flip(1))[0][0].flip(0)
+    forward = model.encoder.layers[0].forward_mixer(vectors)[0][0]
+    backward = model.encoder.layers[0].backward_mixer(vectors.flip(1))[0][0].flip(0)
     bridge = model.bridge
     states = [bridge.weight @ torch.cat([f, b]) + bridge.bias for f, b in zip(forward, backward)]
     summary = bridge.weight @ torch.cat([forward[-1], backward[0]]) + bridge.bias
     conditioning = model.condition.weight @ summary + model.condition.bias
-    lookup = model.lookup
+    lookup = model.attention
 
     def look(h: Tensor) -> tuple[Tensor, Tensor]:
         if lookup.scoring == "dot":
@@ -70,15 +70,15 @@ def naive(model: Seq2Seq, source: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("attention, feeding", KINDS)
 def test_outputs_weights_and_gradients_are_those_of_the_formulas(attention: str, feeding: bool) -> None:
     model, (source, x) = make(attention, feeding), pair()
-    wanted = [naive(model, source[i, :n], x[i]) for i, n in enumerate(LENGTHS.tolist())]
-    torch.testing.assert_close(model(source, x, LENGTHS), torch.stack([logits for logits, _ in wanted]), rtol=1e-9, atol=1e-12)
+    expected = [naive(model, source[i, :n], x[i]) for i, n in enumerate(LENGTHS.tolist())]
+    torch.testing.assert_close(model(source, x, LENGTHS), torch.stack([logits for logits, _ in expected]), rtol=1e-9, atol=1e-12)
     if attention != "none":
         weights = model.align(source, x, LENGTHS)
         for i, n in enumerate(LENGTHS.tolist()):
-            torch.testing.assert_close(weights[i, :, :n], wanted[i][1], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(weights[i, :, :n], expected[i][1], rtol=1e-9, atol=1e-12)
             assert float(weights[i, :, n:].detach().abs().sum()) == 0
     own, loop = (torch.autograd.grad(out.square().sum(), list(model.parameters()), allow_unused=True) for out in (
-        model(source, x, LENGTHS), torch.stack([logits for logits, _ in wanted])
+        model(source, x, LENGTHS), torch.stack([logits for logits, _ in expected])
     ))  # fmt: skip
     for mine, theirs in zip(own, loop):
         assert mine is not None and theirs is not None
@@ -120,11 +120,11 @@ def test_it_generates(attention: str, feeding: bool) -> None:
     model, (source, _) = make(attention, feeding), pair()
     starts = torch.zeros(B, 1, dtype=torch.long)
     greedy = generate(model, starts, 6, state=model.begin(source, LENGTHS), temperature=0)
-    x, wanted = starts, []
+    x, expected = starts, []
     for _ in range(6):
-        wanted.append(model(source, x, LENGTHS)[:, -1].argmax(-1, keepdim=True))
-        x = torch.cat([x, wanted[-1]], 1)
-    assert torch.equal(greedy, torch.cat(wanted, 1))
+        expected.append(model(source, x, LENGTHS)[:, -1].argmax(-1, keepdim=True))
+        x = torch.cat([x, expected[-1]], 1)
+    assert torch.equal(greedy, torch.cat(expected, 1))
     best = beam(model, starts, 6, beams=3, power=0.0, stop=Stop(end=5), state=model.begin(source, LENGTHS))
     row = [best.tokens[1, 0, : best.lengths[1, 0]]]
     alone = model.begin(source[1:2], LENGTHS[1:2])
@@ -132,8 +132,8 @@ def test_it_generates(attention: str, feeding: bool) -> None:
 
 
 def test_additive_scores_are_of_the_query_and_the_key() -> None:
-    """Two places, one number: v tanh(w h + u s + c) by hand, (2, 1) -> softmax."""
-    lookup = Lookup(1, "additive")
+    """Two positions, one number: v tanh(w h + u s + c) by hand, (2, 1) -> softmax."""
+    lookup = SourceAttention(1, "additive")
     with torch.no_grad():
         lookup.key.weight.fill_(0.5)
         lookup.query.weight.fill_(2.0)

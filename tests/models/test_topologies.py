@@ -101,10 +101,10 @@ def test_gaussian_sequences_are_scored_like_torchs_normal() -> None:
     source, y = torch.randn(B, F_IN).double(), torch.randn(B, T, 2).double()
     x = F.pad(y[:, :-1], (0, 0, 1, 0))
     raw = model(source, x)
-    wanted = -torch.distributions.Normal(raw[..., :2], (0.5 * raw[..., 2:]).exp()).log_prob(y).sum()
+    expected = -torch.distributions.Normal(raw[..., :2], (0.5 * raw[..., 2:]).exp()).log_prob(y).sum()
     likelihood = Gaussian("learned")
     nll = likelihood(model, Batch(source=source, x=x, y=y))["nll"].sum + likelihood.constant(y).sum()
-    torch.testing.assert_close(nll, wanted, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(nll, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_sequence_needs_its_vector() -> None:
@@ -120,7 +120,7 @@ def test_a_sequence_needs_its_vector() -> None:
 def test_with_shared_weights_reversing_the_input_swaps_the_halves(mixer: str, pool: str) -> None:
     model = Seq2Vec(6, OUT, width=8, mixer=mixer, bidirectional=True, pool=pool).double()
     (both,) = model.trunk.layers
-    both.back.load_state_dict(both.ahead.state_dict())
+    both.backward_mixer.load_state_dict(both.forward_mixer.state_dict())
     x = torch.randint(6, (B, T))
     one, other = model.features(x), model.features(x.flip(1))
     assert one.shape == (B, 16)
@@ -144,7 +144,7 @@ def test_a_bidirectional_lstm_is_torchs() -> None:
     model = Seq2Vec(F_IN, OUT, "numbers", 8, mixer="lstm", bidirectional=True)
     (both,) = model.trunk.layers
     torchs = nn.LSTM(8, 8, batch_first=True, bidirectional=True)
-    for way, suffix in ((both.ahead, "l0"), (both.back, "l0_reverse")):
+    for way, suffix in ((both.forward_mixer, "l0"), (both.backward_mixer, "l0_reverse")):
         with torch.no_grad():
             getattr(torchs, f"weight_ih_{suffix}").copy_(way.x.weight)
             getattr(torchs, f"weight_hh_{suffix}").copy_(way.h.weight)
@@ -160,7 +160,7 @@ def test_a_bidirectional_lstm_is_torchs() -> None:
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_which_places_a_tag_depends_on(mixer: str) -> None:
-    """Of two directions every output has a gradient to all inputs, of one only to those up to its own place."""
+    """Of two directions every output has a gradient to all inputs, of one only to those up to its own position."""
     for both in (False, True):
         model = Tagger(F_IN, OUT, "numbers", 8, mixer=mixer, bidirectional=both).double()
         x = torch.randn(1, T, F_IN).double().requires_grad_()
@@ -175,7 +175,7 @@ def test_which_places_a_tag_depends_on(mixer: str) -> None:
 
 
 def trained(model: nn.Module, batch: Batch, steps: int) -> float:
-    """Share of right answers after some steps of Adam."""
+    """Fraction of right answers after some steps of Adam."""
     optimizer = torch.optim.Adam(model.parameters(), 2e-2)
     for _ in range(steps):
         optimizer.zero_grad()

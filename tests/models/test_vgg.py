@@ -46,7 +46,6 @@ def test_equal_to_timm(norm):
 
 
 BAD = {
-    "depth": (lambda: VGG(12), "argument 'depth' of VGG must be one of 11, 13, 16, 19, not 12"),
     "axes": (lambda: VGG(11, hidden=2)(torch.zeros(3, 64, 64)), "features.0 takes (batch, channels, height, width)"),
     "channels": (lambda: VGG(11, hidden=2)(torch.zeros(1, 1, 64, 64)), "features.0 takes images with 3 channels, not 1"),
     "small": (lambda: VGG(11, hidden=2)(torch.zeros(1, 3, 64, 31)), "features.20 cannot halve what is left of an image of 64x31"),

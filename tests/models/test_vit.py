@@ -61,7 +61,7 @@ def test_equals_a_linear_map_of_patches_and_torchs_encoder(pool, positions):
     model, x = make(pool=pool, positions=positions), images(5, 2, 12, 8)
     tokens = F.linear(patchify(x, 4), model.patches.weight.flatten(1), model.patches.bias)
     if pool == "token":
-        tokens = torch.cat([model.token.expand(5, 1, 24), tokens], 1)
+        tokens = torch.cat([model.class_token.expand(5, 1, 24), tokens], 1)
     if positions == "learned":
         tokens = tokens + model.positions.weight
     else:
@@ -138,7 +138,7 @@ CONFIGS = {
 
 
 @pytest.fixture
-def stored(tmp_path: Path):
+def read_tensors(tmp_path: Path):
     """A model of the transformers package with random numbers in every tensor, and the folder it is saved in."""
     transformers = pytest.importorskip("transformers")
     logging.getLogger("transformers").setLevel(logging.ERROR)
@@ -156,8 +156,8 @@ def stored(tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_transformers_loads_and_saves_the_same_model(name, stored, tmp_path):
-    theirs, folder = stored(name)
+def test_transformers_loads_and_saves_the_same_model(name, read_tensors, tmp_path):
+    theirs, folder = read_tensors(name)
     ours, _ = hf.load(folder)
     assert isinstance(ours, ViT)
     x = images(3, ours.channels, *ours.image).float()
@@ -169,7 +169,7 @@ def test_transformers_loads_and_saves_the_same_model(name, stored, tmp_path):
     embeddings, norm = theirs.vit.embeddings, theirs.vit.layernorm
     for own, other in (
         (ours.patches.weight.grad, embeddings.patch_embeddings.projection.weight.grad),
-        (ours.token.grad, embeddings.cls_token.grad),
+        (ours.class_token.grad, embeddings.cls_token.grad),
         (ours.positions.weight.grad, embeddings.position_embeddings.grad.squeeze(0)),
         (ours.stack.norm.bias.grad, norm.bias.grad),
     ):
@@ -182,8 +182,8 @@ def test_transformers_loads_and_saves_the_same_model(name, stored, tmp_path):
     assert all(torch.equal(value, ours.state_dict()[key]) for key, value in again.state_dict().items())
 
 
-def test_a_body_with_its_unused_layer_and_a_fresh_head(stored, tmp_path):
-    theirs, _ = stored("usual")
+def test_a_body_with_its_unused_layer_and_a_fresh_head(read_tensors, tmp_path):
+    theirs, _ = read_tensors("usual")
     theirs.vit.save_pretrained(tmp_path / "body")
     path = tmp_path / "body" / "model.safetensors"
     tensors = {**decode(path.read_bytes()), "pooler.dense.weight": torch.zeros(24, 24), "pooler.dense.bias": torch.zeros(24)}
@@ -206,8 +206,8 @@ def test_a_body_with_its_unused_layer_and_a_fresh_head(stored, tmp_path):
         ("hidden_act", "swish", "hidden_act"),
     ],
 )
-def test_a_config_that_describes_no_such_model(field, value, message, stored):
-    _, folder = stored("usual")
+def test_a_config_that_describes_no_such_model(field, value, message, read_tensors):
+    _, folder = read_tensors("usual")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
     with pytest.raises((BadInput, DataUnusable), match=message):

@@ -23,7 +23,7 @@ def timm() -> Any:
 
 
 def lived(model: nn.Module, seed: int = 1) -> nn.Module:
-    """The model with norms as after some training, so that a norm in the wrong place shows."""
+    """The model with norms as after some training, so that a misplaced norm is detected."""
     rng = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for part in model.modules():

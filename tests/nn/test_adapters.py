@@ -11,7 +11,7 @@ from torch import nn
 from sonde.core.errors import BadInput
 from sonde.models.bert import Bert
 from sonde.models.language_model import LanguageModel
-from sonde.nn.adapters import Bottleneck, Lora, Prompted, add_bottlenecks, add_lora, freeze, learning, merge, unmerge
+from sonde.nn.adapters import Bottleneck, Lora, Prompted, add_bottlenecks, add_lora, freeze, merge, trainable_names, unmerge
 from sonde.nn.spans import Spans
 
 D = 12
@@ -47,7 +47,7 @@ def test_bottlenecks_begin_as_nothing_and_have_the_published_size(mixer):
     before, weights = net(x()).detach(), {name: p.clone() for name, p in net.named_parameters()}
     names = add_bottlenecks(net, 5)
     assert torch.equal(net(x()), before)
-    assert count(net) == 4 * (2 * D * 5 + 5 + D) and len(names) == 4 * 4 and names == learning(net)
+    assert count(net) == 4 * (2 * D * 5 + 5 + D) and len(names) == 4 * 4 and names == trainable_names(net)
     step(net)
     assert not torch.allclose(net(x()), before)
     after = {name.replace(".base.", "."): p for name, p in net.named_parameters()}
@@ -61,8 +61,8 @@ def test_a_bottleneck_is_its_formula():
         nn.init.normal_(p)
     v = torch.randn(2, 7)
     y = part.base(v)
-    wanted = y + nn.functional.gelu(y @ part.down.weight.mT + part.down.bias) @ part.up.weight.mT + part.up.bias
-    torch.testing.assert_close(part(v), wanted)
+    expected = y + nn.functional.gelu(y @ part.down.weight.mT + part.down.bias) @ part.up.weight.mT + part.up.bias
+    torch.testing.assert_close(part(v), expected)
 
 
 def test_lora_is_a_change_of_the_matrix():
@@ -72,8 +72,8 @@ def test_lora_is_a_change_of_the_matrix():
     v = torch.randn(4, 7)
     assert torch.equal(part(v), base(v)) and part.a.std() > 0
     nn.init.normal_(part.b)
-    wanted = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
-    torch.testing.assert_close(part(v), wanted)
+    expected = v @ (base.weight + 2.0 * part.b @ part.a).mT + base.bias
+    torch.testing.assert_close(part(v), expected)
     torch.testing.assert_close(part.weight, base.weight + 2.0 * part.b @ part.a)
     with pytest.raises(BadInput, match="LoRA rank 6 is larger"):
         Lora(base, 6)
@@ -97,7 +97,7 @@ def test_lora_merges_and_comes_back_bit_for_bit(mixer):
         assert torch.equal(plain(x()), net(x()))
         unmerge(net)
         assert all(torch.equal(value, state[name]) for name, value in net.state_dict().items()) and net.state_dict().keys() == state.keys()
-        assert torch.equal(net(x()), adapted) and learning(net) == names
+        assert torch.equal(net(x()), adapted) and trainable_names(net) == names
     with pytest.raises(BadInput, match="nothing in this model was merged"):
         unmerge(plain)
 
@@ -128,19 +128,19 @@ def test_freezing_by_name():
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"positions": "learned", "places": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}]
+    "options", [{}, {"positions": "learned", "max_positions": 12, "mixer": "attention heads=3 positions=none"}, {"mixer": "gla heads=3"}]
 )
 def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
     body = model(**options)
     first = torch.tensor([3, 1, 4, 1])
     prompted = Prompted(body, tokens=first)
-    assert learning(prompted) == ["prompt"] and count(prompted) == 4 * D
+    assert trainable_names(prompted) == ["prompt"] and count(prompted) == 4 * D
     long = torch.cat([first.expand(3, -1), x()], 1)
-    wanted = body(long)[:, 4:]
-    torch.testing.assert_close(prompted(x()), wanted)
+    expected = body(long)[:, 4:]
+    torch.testing.assert_close(prompted(x()), expected)
     start, state = prompted.advance(x()[:, :3])
     rest, _ = prompted.advance(x()[:, 3:], state)
-    torch.testing.assert_close(torch.cat([start, rest], 1), wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.cat([start, rest], 1), expected, rtol=1e-4, atol=1e-5)
     lengths = torch.tensor([7, 2, 5])
     padded = prompted.features(x(), spans=Spans.of_lengths(lengths))[0]
     torch.testing.assert_close(padded[1, :2], prompted.features(x()[1:2, :2])[0][0], rtol=1e-4, atol=1e-5)
@@ -153,11 +153,11 @@ def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
 
 def test_a_prompt_before_a_model_with_kinds():
     torch.manual_seed(0)
-    body = Bert(17, D, 2, "attention heads=3", places=12).eval()
+    body = Bert(17, D, 2, "attention heads=3", max_positions=12).eval()
     first = torch.tensor([3, 1])
     prompted, kinds = Prompted(body, tokens=first), x() % 2
-    wanted = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
-    torch.testing.assert_close(prompted.features(x(), kinds=kinds)[0], wanted)
+    expected = body.features(torch.cat([first.expand(3, -1), x()], 1), kinds=nn.functional.pad(kinds, (2, 0)))[0][:, 2:]
+    torch.testing.assert_close(prompted.features(x(), kinds=kinds)[0], expected)
 
 
 def test_a_map_has_one_adapter_at_a_time():
@@ -167,12 +167,12 @@ def test_a_map_has_one_adapter_at_a_time():
     for again in (add_lora, add_bottlenecks):
         with pytest.raises(BadInput, match=r"'stack.blocks.0.mixer.(qkv|out)' has an adapter already \(LanguageModel\); merge"):
             again(net, 2)
-    assert learning(net) == names
+    assert trainable_names(net) == names
     add_bottlenecks(net, 2, "*ffn.down")
     with pytest.raises(BadInput, match="'stack.blocks.0.ffn.down' has an adapter already"):
         add_lora(net, 2, "*ffn.*")
     add_lora(net, 2, "head")
-    assert learning(net) == ["head.a", "head.b"]
+    assert trainable_names(net) == ["head.a", "head.b"]
 
 
 def test_what_was_merged_can_learn_again_and_all_of_it_comes_back():

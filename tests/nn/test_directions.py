@@ -29,19 +29,19 @@ def test_equals_torch() -> None:
     theirs = torch.nn.LSTM(6, 6, batch_first=True, bidirectional=True).double()
     both = Bidirectional(mixer("lstm", 6), mixer("lstm", 6)).double()
     with torch.no_grad():
-        for mine, end in ((both.ahead, ""), (both.back, "_reverse")):
+        for mine, end in ((both.forward_mixer, ""), (both.backward_mixer, "_reverse")):
             for tensor, name in ((mine.x.weight, "weight_ih"), (mine.h.weight, "weight_hh"), (mine.x.bias, "bias_ih")):
                 tensor.copy_(getattr(theirs, f"{name}_l0{end}"))
             getattr(theirs, f"bias_hh_l0{end}").zero_()
     x, lengths = draw(3, 7, 6), torch.tensor([7, 2, 5])
     y, state = both(x)
-    wanted, (h, c) = theirs(x)
-    torch.testing.assert_close(y, wanted)
-    torch.testing.assert_close(torch.stack([state["ahead.h"], state["back.h"]]), h)
-    torch.testing.assert_close(torch.stack([state["ahead.c"], state["back.c"]]), c)
+    expected, (h, c) = theirs(x)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(torch.stack([state["forward.h"], state["backward.h"]]), h)
+    torch.testing.assert_close(torch.stack([state["forward.c"], state["backward.c"]]), c)
     packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-    wanted, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-    torch.testing.assert_close(both(x, spans=Spans.of_lengths(lengths))[0], wanted)
+    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
+    torch.testing.assert_close(both(x, spans=Spans.of_lengths(lengths))[0], expected)
 
 
 @pytest.mark.parametrize("name", ["rnn", "lstm", "gla"])
@@ -51,7 +51,7 @@ def test_with_one_set_of_weights_reversing_swaps_the_halves(name: str) -> None:
     x = draw(2, 9, 8)
     y, back = both(x)[0], both(x.flip(1))[0].flip(1)
     torch.testing.assert_close(torch.cat([back[..., 8:], back[..., :8]], -1), y)
-    assert len(list(both.parameters())) == len(list(both.ahead.parameters()))
+    assert len(list(both.parameters())) == len(list(both.forward_mixer.parameters()))
 
 
 def test_every_output_sees_every_input() -> None:
@@ -77,8 +77,8 @@ def test_stacked_carries_each_layer_s_state() -> None:
 def test_stacked_pairs_come_back_to_the_width() -> None:
     layers = Stacked([Bidirectional(mixer("rnn", 6), mixer("rnn", 6)), Bidirectional(mixer("rnn", 6), mixer("rnn", 6))])
     y, state = layers(draw(2, 5, 6).float())
-    assert y.shape == (2, 5, 12) == (2, 5, layers.reach) and not layers.causal
-    assert set(state) == {"0.ahead.h", "0.back.h", "1.ahead.h", "1.back.h"}
+    assert y.shape == (2, 5, 12) == (2, 5, layers.out_width) and not layers.causal
+    assert set(state) == {"0.forward.h", "0.backward.h", "1.forward.h", "1.backward.h"}
 
 
 def test_mistakes_are_told() -> None:

@@ -207,7 +207,7 @@ def test_random_programs(seed):
     model = Net(use, **{f"p{i}": part for i, part in enumerate(parts)}).eval()
     folded = fold(model, torch.randn(1, 3, 5, 4))
     same(model, folded, torch.randn(2, 3, 5, 4))
-    # A list that gave other numbers would not have been kept.
+    # A recording with different outputs would not have been used.
     assert [bool(program) for program in programs(folded)] == [any(kind < 2 for kind, *_ in moves)]
 
 
@@ -303,7 +303,7 @@ BAD = {
     "does not run": (lambda: fold(Net(broken), torch.zeros(1)), "does not run on the example: no such thing"),
     "wrong channels": (lambda: fold(cifar(8), torch.zeros(1, 2, 9, 9)), "conv1 takes images with 3 channels, not 2"),
     "several outputs": (lambda: fold(Net(lambda n, x: (x, x)), torch.zeros(1)), "gives tuple, not a tensor"),
-    "random": (lambda: fold(Net(lambda n, x: torch.rand(3)), torch.zeros(1)), "gives other numbers"),
+    "random": (lambda: fold(Net(lambda n, x: torch.rand(3)), torch.zeros(1)), "different outputs"),
     "not finite": (lambda: fold(cifar(8), torch.full((1, 3, 9, 9), float("nan"))), "output must be finite"),
 }
 

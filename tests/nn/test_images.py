@@ -1,4 +1,4 @@
-"""Convolutions, and norms with what follows them: kernels where nobody looks, the modules where somebody does, with equal results."""
+"""Convolutions, and norms with what follows them: kernels where nothing looks, the modules where somebody does, with equal results."""
 
 from __future__ import annotations
 

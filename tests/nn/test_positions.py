@@ -39,7 +39,7 @@ def test_pieces_and_spans_equal_one_pass(kind, combine):
     assert after["seen"].tolist() == end["seen"].tolist() == [11] * 3
     code = positions.code(torch.arange(11)).double().expand(3, -1, -1)
     torch.testing.assert_close(whole, x + code if combine == "add" else torch.cat([x, code], -1))
-    padded, ends = Spans.of_lengths(torch.tensor([2, 11, 5])).each(positions, x)
+    padded, ends = Spans.of_lengths(torch.tensor([2, 11, 5])).apply(positions, x)
     torch.testing.assert_close(padded[2, :5], whole[2, :5])
     assert ends["seen"].tolist() == [2, 11, 5]
 
@@ -48,7 +48,7 @@ def test_a_learned_table_ends_and_waves_do_not():
     with pytest.raises(BadInput, match="the sequence has 5 tokens, the model takes at most 4"):
         Positions("learned", 6, 4)(torch.zeros(1, 5, 6))
     assert bool(Positions("sinusoidal", 6)(torch.zeros(1, 5, 6), {"seen": torch.tensor([20000])})[0].isfinite().all())
-    with pytest.raises(BadInput, match="'learned' positions need a largest number"):
+    with pytest.raises(BadInput, match="'learned' positions need a maximum"):
         Positions("learned", 6)
-    with pytest.raises(BadInput, match="9 places take 4 bits, the width is 3"):
+    with pytest.raises(BadInput, match="9 positions take 4 bits, the width is 3"):
         Positions("binary", 3, 9)

@@ -41,11 +41,11 @@ def test_each_stretch_alone(sizes: list[int], how: str) -> None:
         x = torch.rand(len(n), longest, 3)
         spans = Spans.of_lengths(n) if how == "right" else Spans.of_mask(torch.arange(longest) >= longest - n.unsqueeze(1))
     initial = {"sum": torch.rand(len(n), 3), "seen": n}
-    y, state = spans.each(summed, x, initial)
+    y, state = spans.apply(summed, x, initial)
     for i, (row, start, stop) in enumerate(places(spans)):
-        wanted = x[row, start:stop].cumsum(0) + initial["sum"][i]
-        torch.testing.assert_close(y[row, start:stop], wanted)
-        torch.testing.assert_close(state["sum"][i], wanted[-1] if stop > start else initial["sum"][i])
+        expected = x[row, start:stop].cumsum(0) + initial["sum"][i]
+        torch.testing.assert_close(y[row, start:stop], expected)
+        torch.testing.assert_close(state["sum"][i], expected[-1] if stop > start else initial["sum"][i])
         y[row, start:stop] = 0
     assert not y.any() and state["seen"].tolist() == sizes
 
@@ -68,7 +68,7 @@ def test_states_of_different_size_are_filled_up() -> None:
     def cache(x: Tensor, _: State | None, lengths: Tensor) -> tuple[Tensor, State]:
         return x, {"cache": x}
 
-    _, state = Spans.of_lengths(torch.tensor([3, 8, 1])).each(cache, x)
+    _, state = Spans.of_lengths(torch.tensor([3, 8, 1])).apply(cache, x)
     assert state["cache"].shape == (3, 8, 2)
     assert torch.equal(state["cache"][1], x[1]) and torch.equal(state["cache"][0, :3], x[0, :3])
     assert not state["cache"][0, 3:].any() and not state["cache"][2, 1:].any()
@@ -79,7 +79,7 @@ def test_gradients_reach_inputs_and_states_and_nothing_between() -> None:
     spans = Spans.of_lengths(torch.tensor([1, 4]))
 
     def run(x: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        y, state = spans.each(summed, x, {"sum": first})
+        y, state = spans.apply(summed, x, {"sum": first})
         return y, state["sum"]
 
     assert torch.autograd.gradcheck(run, (x, first))
@@ -94,7 +94,7 @@ def test_gradients_reach_inputs_and_states_and_nothing_between() -> None:
         (lambda: Spans.of_lengths(torch.tensor([1, -1])), "one whole number >= 0 for each row"),
         (lambda: Spans.of_lengths(torch.tensor([1.0])), "one whole number >= 0 for each row"),
         (lambda: Spans.of_mask(torch.ones(3)), r"a padding mask is \(batch, time\), not \(3,\)"),
-        (lambda: Spans.of_mask(torch.tensor([[1, 1, 1], [1, 0, 1]])), "row 1 of the mask has a hole.*left or on the right"),
+        (lambda: Spans.of_mask(torch.tensor([[1, 1, 1], [1, 0, 1]])), "row 1 of the mask has padding in the middle.*left or on the right"),
         (lambda: Spans.packed(torch.tensor([0, 4, 3])), r"never fall, not \[0, 4, 3\].*give 0, n1, n1 \+ n2"),
         (lambda: Spans.packed(torch.tensor([1, 4])), "begin at 0"),
         (lambda: Spans.packed(torch.tensor([0])), "two or more"),
@@ -109,10 +109,10 @@ def test_what_is_no_layout_is_refused(make, message: str) -> None:
 
 def test_a_batch_that_does_not_fit_is_named_by_its_axis() -> None:
     with pytest.raises(BadInput, match=r"x has 2 rows, packed documents lie in one row \(axis 0 \(batch\)\); make x \(1, time, width\)"):
-        Spans.packed(torch.tensor([0, 3])).each(summed, torch.rand(2, 3, 1))
+        Spans.packed(torch.tensor([0, 3])).apply(summed, torch.rand(2, 3, 1))
     with pytest.raises(BadInput, match=r"x has 3 rows, the spans are for 2 rows"):
-        Spans.of_lengths(torch.tensor([1, 2])).each(summed, torch.rand(3, 3, 1))
+        Spans.of_lengths(torch.tensor([1, 2])).apply(summed, torch.rand(3, 3, 1))
     with pytest.raises(BadInput, match=r"a span ends at 4, x has 3 tokens \(axis 1 \(time\)\)"):
-        Spans.of_lengths(torch.tensor([1, 4])).each(summed, torch.rand(2, 3, 1))
+        Spans.of_lengths(torch.tensor([1, 4])).apply(summed, torch.rand(2, 3, 1))
     with pytest.raises(BadInput, match=r"state 'sum' is for 3 sequences, not 2 \(axis 0 \(batch\)\)"):
-        Spans.of_lengths(torch.tensor([1, 2])).each(summed, torch.rand(2, 3, 1), {"sum": torch.rand(3, 1)})
+        Spans.of_lengths(torch.tensor([1, 2])).apply(summed, torch.rand(2, 3, 1), {"sum": torch.rand(3, 1)})

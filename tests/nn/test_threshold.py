@@ -62,7 +62,6 @@ def test_any_truth_table(table):
         (lambda: boolean([[0, 1], [1, 0]]), "truth table"),
         (lambda: ThresholdLayer([[1.0, 2.0]], [1.0, 2.0]), "do not fit"),
         (lambda: ThresholdLayer([1.0, 2.0], [1.0]), "do not fit"),
-        (lambda: ThresholdLayer([[1.0]], [1.0], labels="pm"), "did you mean 'pm1'"),
         (lambda: ThresholdLayer([[1.0]], [1.0], at_zero=2), "0, 0.5 or 1"),
     ],
 )

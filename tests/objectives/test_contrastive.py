@@ -112,5 +112,3 @@ def test_errors():
         objective(nn.Linear(6, 2), batch)
     with pytest.raises(BadInput, match=r"images become \(2, 3\) and texts \(2, 4\)"):
         objective.terms({"image": torch.ones(2, 3), "text": torch.ones(2, 4), "scale": torch.ones(())}, batch[:2])
-    with pytest.raises(BadInput, match="argument 'group' of Contrastive must be >= 0, not -1"):
-        Contrastive(group=-1)

@@ -72,7 +72,7 @@ def test_language_of_labeled_or_of_other_texts():
 
 def test_bert_learns_its_two_tasks():
     torch.manual_seed(0)
-    model = Bert(13, 12, 1, "attention heads=2", places=9)
+    model = Bert(13, 12, 1, "attention heads=2", max_positions=9)
     x = torch.randint(13, (4, 7))
     batch = Batch(x=x, y=x, mask=torch.rand(4, 7) < 0.4, follows=torch.tensor([0, 1, 1, 0]), lengths=torch.tensor([7, 6, 5, 7]))
     terms = Joint({"tokens": Part("y", "mask"), "pair": Part("follows")})(model, batch)
@@ -89,7 +89,7 @@ def test_what_is_missing_is_named():
         Joint({"label": Part("labels")})(model, batch)
     with pytest.raises(BadInput, match="outputs have names"):
         Joint({"label": Part()})(torch.nn.Linear(3, 2), batch)
-    with pytest.raises(BadInput, match="argument 'weight' of Part must be >= 0, not -1"):
+    with pytest.raises(BadInput, match="argument 'weight' of Part must be >= 0, not -1"):  # a dataclass, which the contract does not see
         Part(weight=-1)
     with pytest.raises(BadInput, match="no parts"):
         Joint({})

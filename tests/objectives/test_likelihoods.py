@@ -211,8 +211,6 @@ def test_unchecked_labels_are_caught_in_the_loss(label):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Gaussian(variance=0.0),
-        lambda: Gaussian(variance="lerned"),
         lambda: Categorical(weights=[1.0, -1.0]),
         lambda: Categorical(classes=3, weights=[1.0, 1.0]),
     ],

@@ -116,8 +116,6 @@ def test_a_model_that_knows_its_layer_gets_the_closed_form(net, x):
 
 
 def test_errors(net, x):
-    with pytest.raises(BadInput, match="argument 'rate' of Sparse must be > 0 and < 1, not 1.5"):
-        Sparse(kl=1, rate=1.5)
     with pytest.raises(BadInput, match=r"pixels must lie between 0 and 1, and these go from .* scale them"):
         Reconstruction(Bernoulli())(net, Batch(x=x + 1))
     Reconstruction(Bernoulli())(net, Batch(x=x + 1, clean=x))

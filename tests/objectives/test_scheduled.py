@@ -55,12 +55,6 @@ def test_fractions_by_hand() -> None:
     assert inverse_sigmoid(10)(10**9) == 1.0
 
 
-@pytest.mark.parametrize("wrong", [lambda: linear(0), lambda: linear(5, 1.5), lambda: exponential(1.0), lambda: inverse_sigmoid(0.5)])
-def test_settings_that_make_no_fraction_are_refused(wrong) -> None:
-    with pytest.raises(BadInput, match="argument '(steps|maximum|base|pace)' of (linear|exponential|inverse_sigmoid) must be"):
-        wrong()
-
-
 def test_fraction_0_is_teacher_forcing_exactly(model: Seq2Seq, batch: Batch) -> None:
     plain, ours = Categorical(V), Scheduled(Categorical(V), lambda step: 0.0)
     assert torch.equal(mix_inputs(model, batch, 0.0), batch.x)

@@ -71,8 +71,6 @@ def test_nothing_is_remembered_between_calls() -> None:
 
 def test_wrong_arguments_and_models_are_refused() -> None:
     model, batch = setting()
-    with pytest.raises(BadInput, match="argument 'steps' of Truncated must be >= 1, not 0"):
-        Truncated(Categorical(), 0)
     with pytest.raises(BadInput, match="Linear cannot continue from a state"):
         Truncated(Categorical())(torch.nn.Linear(2, 2), batch)
     with pytest.raises(BadInput, match="a target for each step"):

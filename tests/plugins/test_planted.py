@@ -82,6 +82,16 @@ def recipe(lr: float = 0.1, seed: int = 0) -> Recipe:
     rule = optimizer("slide", lr=lr)
     return Recipe(model=lambda: Layer(1), data=lambda: load("sine", seed=seed), objective=Far(), optimizer=rule, steps=2)
 '''
+LENS_TINY = """
+
+REPORT = {"position": 45}
+
+
+def tiny():
+    from sonde.lenses.tools.tiny import images
+
+    return images()
+"""
 USE = """
 import torch
 import sonde
@@ -109,7 +119,7 @@ assert load("squares").name == "squares"
 assert main(["explain", "fade"]) == main(["explain", "layer"]) == main(["explain", "planted"]) == 0
 assert main(["bench", "mixers", "fade", "--lengths", "4", "--width", "8"]) == 0
 assert main(["train", "planted", "--run", "run", "--quiet"]) == 0
-assert main(["look", "run", "means"]) == 0
+assert main(["look", "run", "means"]) == 0 and "<h2>Means</h2>" in open("run/report.html", encoding="utf-8").read()
 assert main(["train", "copying", "--mixer", "fade", "--width", "8", "--depth", "1", "--steps", "2", "--run", "copy", "--quiet"]) == 0
 
 """
@@ -122,7 +132,8 @@ def test_each_kind_is_one_new_file(tmp_path: Path) -> None:
     files = {
         "nn/mixers/fade.py": FADE,
         "objectives/far.py": far,
-        "lenses/means.py": LENS + "\n\ndef tiny():\n    from sonde.lenses.tools.tiny import images\n\n    return images()\n",
+        "lenses/means.py": LENS
+        + "\n\nREPORT = {'position': 45}\n\n\ndef tiny():\n    from sonde.lenses.tools.tiny import images\n\n    return images()\n",
         "models/layer.py": MODEL,
         "optim/rules/slide.py": RULE,
         "data/squares.py": DATA,

@@ -52,5 +52,5 @@ def test_early_stopping_goes_back_to_the_best(bare, tmp_path):
 
 
 def test_a_strength_without_a_penalty_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="nothing to act on"):
+    with pytest.raises(BadInput, match="no effect without a penalty"):
         run_of(tmp_path / "run", strength=0.1)

@@ -15,11 +15,12 @@ from sonde.core.errors import BadInput
 from sonde.core.seeds import generator
 from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
-from sonde.recipes import cifar_cnn, images
-from sonde.recipes.image_text import caption_number, distinct, similarity
+from sonde.recipes import cifar_cnn, images, vit_digits
+from sonde.recipes.image_text import caption_number, distinct_captions, similarity
 from sonde.recipes.pixels import independent, quantize_levels
 from sonde.recipes.segment import iou
-from sonde.recipes.tools.linear import STRENGTHS, linear
+from sonde.recipes.tools.linear import STRENGTHS, linear_baseline
+from sonde.recipes.tools.samples import load_unlabeled, pixel_levels
 from sonde.recipes.tools.sheets import sheet
 
 
@@ -36,16 +37,30 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
     models = [LogisticRegression(C=strength, max_iter=1000).fit(x, y) for strength in STRENGTHS]
     scores = [np.mean(model.predict(data.valid[:].x.flatten(1).numpy()) == data.valid[:].y.numpy()) for model in models]
     best = models[int(np.argmax(scores))]
-    baseline = linear(data)
+    baseline = linear_baseline(data)
     assert baseline.valid == max(scores) and baseline.strength == best.C and baseline.examples == 1258
     assert baseline.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
     backwards = replace(data, test=TensorSource(data.test[:].x, 9 - data.test[:].y))
-    assert linear(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
+    assert linear_baseline(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
 
 
 def test_a_transformer_stands_beside_a_linear_model(tmp_path):
     run = sonde.train("vit_digits", run=tmp_path / "run", threads=1, quiet=True, width=16, depth=1, epochs=1, seed=2)
-    assert event_text(run, "linear model") == str(linear(load("digits", seed=2)))
+    assert event_text(run, "linear model") == str(linear_baseline(load("digits", seed=2)))
+
+
+def test_a_folder_of_images_says_what_the_network_needs(tmp_path):
+    """Height, width, classes and levels come from the data; 12 is divided by 4 into 3 patches, so a patch has 2 pixels."""
+    from PIL import Image
+
+    for i in range(30):
+        path = tmp_path / ("dark" if i % 2 else "light") / f"{i}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.new("L", (16, 12), 100 * (i % 2) + i).save(path)
+    model = vit_digits.recipe(str(tmp_path), width=8, depth=1, heads=1).model()
+    assert model(torch.zeros(3, 1, 12, 16)).shape == (3, 2) and model.patch == 2
+    assert pixel_levels(load_unlabeled(str(tmp_path), 0)) == 256 and pixel_levels(load_unlabeled("digits", 0)) == 17
+    assert pixel_levels(load_unlabeled("moons", 0)) == 0
 
 
 def test_overlap_by_hand():
@@ -85,7 +100,7 @@ def test_levels_keep_labels():
 def test_captions(tmp_path):
     """Captions kept out of training, and their images, are met again in the test part only."""
     run = sonde.train("image_text", run=tmp_path / "run", threads=1, quiet=True, images=1000, size=16, channels=(4, 8), unseen=5, steps=20)
-    captions, lengths = distinct(run.data)
+    captions, lengths = distinct_captions(run.data)
     present = [set(caption_number(part[torch.arange(len(part))], captions).tolist()) for part in (run.data.train, run.data.test)]
     assert len(captions) == 36 and len(present[0]) == 31 and len(present[1]) > 31
     seen, unseen = (int(event_text(run, name).split(" of ")[1].split()[0]) for name in ("retrieval", "unseen"))
@@ -132,5 +147,5 @@ def test_few_pictures_are_seen_often(tmp_path):
     recipe = images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7)
     assert len(recipe.build_data().train) == 24 and recipe.epochs == 600 / 4
     assert images.recipe(tmp_path / "photos", size=8, channels=(4,), batch_size=7, epochs=3).epochs == 3
-    with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of pictures for each class"):
+    with pytest.raises(BadInput, match="29.png' is a file .*; give a folder that has a folder of images for each class"):
         images.recipe(tmp_path / "photos" / "dark" / "29.png")

@@ -9,7 +9,7 @@ import torch
 
 import sonde
 from sonde.core import registry
-from sonde.data.sequences import HiddenSource
+from sonde.data.sequences import MaskedSource
 from sonde.data.tensors import WindowSource
 from sonde.recipes import char_lm, recall
 from sonde.recipes.tools.sequence import sees_order
@@ -56,7 +56,7 @@ def test_a_mixer_that_looks_ahead_predicts_hidden_characters_and_says_so(text, t
     assert "the loss is that of hidden characters" in capsys.readouterr().err
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert "hidden characters" in events and "some hidden" in run.info["about_data"]["name"]
-    assert isinstance(run.data.train, HiddenSource) and run.data.classes[-1] == "hidden" and run.data.reader is None
+    assert isinstance(run.data.train, MaskedSource) and run.data.classes[-1] == "hidden" and run.data.reader is None
 
 
 def test_only_mixers_that_see_no_order_are_told_places():
@@ -64,7 +64,7 @@ def test_only_mixers_that_see_no_order_are_told_places():
     assert all(sees_order(name, 16) for name in ("attention", "gla", "retnet", "mamba", "deltanet"))
     before = torch.random.get_rng_state()
     model = recall.recipe(mixer="linear", pairs=4).build_model()
-    assert model.positions.places == 12 and recall.recipe(mixer="gla", pairs=4).build_model().positions is None
+    assert model.positions.max_positions == 12 and recall.recipe(mixer="gla", pairs=4).build_model().positions is None
     torch.random.set_rng_state(before)
     sees_order("gla", 16)
     assert torch.equal(before, torch.random.get_rng_state())

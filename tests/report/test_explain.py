@@ -46,7 +46,7 @@ def test_every_mixer_of_a_model_in_the_order_they_run() -> None:
     assert [row.layer for row in rows] == ["mixers.0", "mixers.0", "mixers.1", "mixers.2"]
     assert [row.kind for row in rows[:2]] == ["GSA, separable: value decay", "GSA, separable: key decay"]
     assert rows[2].kind == "Attention" and rows[2].steps == 30
-    assert (rows[3].form, rows[3].why) == ("scan", "asked for")
+    assert (rows[3].form, rows[3].why) == ("scan", "requested")
     assert chosen_forms(nn.Linear(3, 2), (3,)) == []
 
 

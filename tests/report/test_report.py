@@ -104,7 +104,7 @@ def check_page(path: Path) -> Page:
 
 def test_pictures_of_the_recipe_stand_in_the_page(tmp_path) -> None:
     run = a_run(tmp_path / "tiny-001", images())
-    assert "What was learned" not in check_page(report(run)).words
+    assert "Trained model" not in check_page(report(run)).words
     (run.path / "shown").mkdir()
     kept = {f"{name}.png": name.encode() * 5 for name in ("samples", "codes & more")}
     for name, data in kept.items():
@@ -113,14 +113,14 @@ def test_pictures_of_the_recipe_stand_in_the_page(tmp_path) -> None:
     page = check_page(report(run))
     drawn = [value for name, value in page.attributes if name == "src" and value.startswith("data:image/png;base64,")]
     assert [base64.b64decode(value.partition(",")[2]) for value in drawn] == [kept["codes & more.png"], kept["samples.png"]]
-    assert "What was learned" in page.words and ("alt", "codes & more") in page.attributes
+    assert "Trained model" in page.words and ("alt", "codes & more") in page.attributes
 
 
 def test_what_the_recipe_said_of_the_model_stands_before_what_happened(tmp_path) -> None:
     run = a_run(tmp_path / "tiny-001", images())
     run.events.append({"event": "IoU", "step": 12, "time": "2026-01-05T10:00:03+00:00", "text": "0.931 <b>(disc)</b>", "learned": True})
     words = check_page(report(run)).words
-    assert words.index("What was learned") < words.index("0.931 <b>(disc)</b>") < words.index("What happened")
+    assert words.index("Trained model") < words.index("0.931 <b>(disc)</b>") < words.index("Events")
     assert words.count("0.931") == 1 and words.count("IoU") == 1
 
 
@@ -150,19 +150,21 @@ def test_report_of_a_classifier_has_every_part(tmp_path) -> None:
             "rows dropped",
             "cdcdcdcdcdcdcdcd",
             "a slow disk",
-            "3 in a row, this is the last",
+            "3 in a row; this is the last",
         ),
     ):
         assert words in page.words, words
     assert page.words.count("checkpoint\n") == 1
+    sections = ("Learning curves", "Metrics", "Predictions", "Mistakes", "Gradients by layer", "First-layer filters", "Cost of one example")
+    assert sorted(sections, key=page.words.index) == list(sections)
     drawn = sorted(entry.name for entry in (run.path / "figures").iterdir())
     assert drawn == sorted(
         f"{name}.png"
         for name in (
-            "curve-loss",
-            "curve-accuracy",
-            "curve-lr",
-            "curve-grad-norm",
+            "loss",
+            "accuracy",
+            "learning-rate",
+            "gradient-norm",
             "confusion-matrix",
             "mistakes",
             "gradient-norms",

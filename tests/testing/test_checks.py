@@ -1,4 +1,4 @@
-"""The checks of `sonde.testing` refuse what breaks a promise, and say which: mutants of a right one for each kind."""
+"""The checks of `sonde.testing` refuse what violates its contract, and say which: mutants of a right one for each kind."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_the_right_mixer_passes(tmp_path: Path) -> None:
 def test_a_mutated_mixer_is_refused(tmp_path: Path, mutant: str) -> None:
     old, new, message = MUTANTS[mutant]
     assert old in MIXER
-    with pytest.raises(AssertionError, match=f"(fade breaks a promise: .*({message}))"):
+    with pytest.raises(AssertionError, match=f"(fade violates its contract: .*({message}))"):
         check_mixer(planted(tmp_path, "fade.py", MIXER.replace(old, new)))
 
 
@@ -123,7 +123,7 @@ def test_a_state_that_is_not_saved_is_refused(tmp_path: Path) -> None:
     text = MIXER.replace(
         "self.out = width, nn.Linear(width, width)", "self.out = width, nn.Linear(width, width)\n        self.shift = torch.rand(width)"
     )
-    with pytest.raises(AssertionError, match="Saved and loaded|fade breaks a promise"):
+    with pytest.raises(AssertionError, match="Saved and loaded|fade violates its contract"):
         check_mixer(
             planted(tmp_path, "fade.py", text.replace("new = s / 2 + now", "new = s / 2 + now + self.shift.to(now.dtype) * id(self) % 7"))
         )
@@ -160,10 +160,10 @@ def tiny():
 OBJECTIVE_MUTANTS = {
     "a mean": ("batch.y.numel()))", "batch.y.numel()) if len(batch) > 5 else ((model(batch.x) - batch.y).square().mean(), 1))", "add up"),
     "no gradient": ("model(batch.x) - ", "model(batch.x).detach() - ", "finite differences"),
-    "rows": ("return output", "return output[1:]", "predict gives 6 rows for 7"),
+    "rows": ("return output", "return output[1:]", "predict returns 6 rows for 7"),
     "draws": ("return Terms(", "torch.rand(1)\n        return Terms(", "global generator"),
     "task": ('("real",)', '("reel",)', "tasks names 'reel'.*did you mean 'real'"),
-    "nothing": ("return Terms(nll=", "return dict(nll=", "it returns dict, not Terms"),
+    "nothing": ("return Terms(nll=", "return dict(nll=", "it returns dict, not non-empty Terms"),
     "name": ("Square", "Cube", "named like"),
     "small batch": ("21).reshape(7", "9).reshape(3", "six or more"),
 }
@@ -177,7 +177,7 @@ def test_the_right_objective_passes(tmp_path: Path) -> None:
 def test_a_mutated_objective_is_refused(tmp_path: Path, mutant: str) -> None:
     old, new, message = OBJECTIVE_MUTANTS[mutant]
     assert old in OBJECTIVE
-    with pytest.raises(AssertionError, match=f"square breaks a promise: .*{message}"):
+    with pytest.raises(AssertionError, match=f"square violates its contract: .*{message}"):
         check_objective(planted(tmp_path, "square.py", OBJECTIVE.replace(old, new)))
 
 
@@ -209,12 +209,13 @@ LENS_MUTANTS = {
     "draws": ("    return Bars(", "    import torch\n    torch.rand(1)\n    return Bars(", "changes random states"),
     "mode": ("    return Bars(", "    subject.model.eval()\n    return Bars(", "changes training modes"),
     "batch": ("    return Bars(", "    subject.batch.x.zero_()\n    return Bars(", "changes the batch"),
-    "no check": ("@guard\n", "", "says so in one line"),
+    "no check": ("@guard\n", "", "one-line error"),
     "help": ("        most: how many\n", "", "'most' has no line"),
-    "taken": ("most", "first", "'first' is an argument of looking"),
+    "taken": ("most", "first", "'first' is an argument of `Run.look`"),
     "subject": ("subject: Subject, most", "thing: Subject, most", "first argument of read is not 'subject'"),
     "tiny draws": ("    return images()", "    import random\n    random.random()\n    return images()", "global random state"),
     "kind": ("    return Bars(", "    return 7\n    return Bars(", "read returns int, not Reading"),
+    "report": ("\n\ndef why_not", "\nREPORT = {'section': 3}\n\n\ndef why_not", "REPORT must be like"),
 }
 
 
@@ -226,7 +227,7 @@ def test_the_right_lens_passes(tmp_path: Path) -> None:
 def test_a_mutated_lens_is_refused(tmp_path: Path, mutant: str) -> None:
     old, new, message = LENS_MUTANTS[mutant]
     assert old in LENS
-    with pytest.raises(AssertionError, match=f"means breaks a promise: .*({message})"):
+    with pytest.raises(AssertionError, match=f"means violates its contract: .*({message})"):
         check_lens(planted(tmp_path, "means.py", LENS.replace(old, new)))
 
 
@@ -277,13 +278,13 @@ def test_the_right_model_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mutant", [name for name, (_, _, message) in MODEL_MUTANTS.items() if message])
 def test_a_mutated_model_is_refused(tmp_path: Path, mutant: str) -> None:
     old, new, message = MODEL_MUTANTS[mutant]
-    with pytest.raises(AssertionError, match=f"layer breaks a promise: .*({message})"):
+    with pytest.raises(AssertionError, match=f"layer violates its contract: .*({message})"):
         check_model(planted(tmp_path, "layer.py", MODEL.replace(old, new)))
 
 
 def test_a_model_that_is_not_saved_whole_is_refused(tmp_path: Path) -> None:
     old, new, _ = MODEL_MUTANTS["not saved"]
-    with pytest.raises(AssertionError, match="Loaded into another instance"):
+    with pytest.raises(AssertionError, match="loaded into another instance"):
         check_model(planted(tmp_path, "layer.py", MODEL.replace(old, new).replace("self.map(x)", "self.map(x) + self.shift")))
 
 
@@ -308,9 +309,9 @@ def recipe(width: int = 8, seed: int = 0) -> Recipe:
 
 def test_a_recipe_is_checked(tmp_path: Path) -> None:
     check_recipe(planted(tmp_path, "rings.py", RECIPE))
-    with pytest.raises(AssertionError, match="rings breaks a promise: .*option 'width' has no help line"):
+    with pytest.raises(AssertionError, match="rings violates its contract: .*option 'width' has no help line"):
         check_recipe(planted(tmp_path, "rings.py", RECIPE.replace("    width: units\n", "")))
-    with pytest.raises(AssertionError, match="come out the same again: .*gave other metrics"):
+    with pytest.raises(AssertionError, match="are reproducible: .*gave different metrics"):
         drifting = RECIPE.replace('"""Two rings."""\nfrom', '"""Two rings."""\nimport itertools\nfrom', 1).replace(
             "def recipe", "COUNT = itertools.count(1)\n\n\ndef recipe"
         )

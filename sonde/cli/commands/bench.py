@@ -1,4 +1,4 @@
-"""Measure what every mixer costs here, form by form, against length."""
+"""Measure time and memory of every mixer and form against length."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
     from ...core.reading import Reading
     from ...nn.mixers import Mixer
 
+POSITION = 50
 USAGE = "mixers [NAME | FILE.py ...] [--forms FORM ...] [--lengths N ...] [--out FILE.png]"
 EXAMPLES = (
     "sonde bench mixers",
     "sonde bench mixers gla mamba2 attention --lengths 256 1024 4096 16384",
     "sonde bench mixers mamba --forms fused scan --backward",
-    "sonde bench mixers ./fade.py gla               a mixer of your own beside one of ours",
+    "sonde bench mixers ./fade.py gla               your own mixer next to one of Sonde",
 )
 LENGTHS = (128, 512, 2048)
 
@@ -31,21 +32,21 @@ def options() -> list[Option]:
     return [
         option("forms", tuple[str, ...] | None, None, "forms to measure; default: all a mixer has"),
         option("lengths", tuple[int, ...], LENGTHS, "lengths of the sequence", Range(1, 2**20)),
-        option("width", int, 256, "numbers per token", Range(8, 2**14)),
-        option("batch", int, 1, "sequences at once", Range(1, 2**12)),
+        option("width", int, 256, "width of the mixers", Range(8, 2**14)),
+        option("batch", int, 1, "batch size", Range(1, 2**12)),
         option("backward", bool, False, "time the backward pass too"),
-        option("threads", int, 0, "threads; 0: as many as torch takes by itself", Range(0, 4096)),
-        option("limit", float, 2.0, "seconds; a form that takes longer is not tried at a greater length", Range(above=0)),
+        option("threads", int, 0, "number of threads; 0: the default of torch", Range(0, 4096)),
+        option("limit", float, 2.0, "seconds; a form that takes longer is not tried at longer lengths", Range(above=0)),
         option("out", Path | None, None, "picture to write; default: none"),
     ]
 
 
 def run(words: list[str]) -> int:
-    plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", most=200)
+    plain, flags = parse(words, by_name(options(), "sonde bench"), "sonde bench", max_words=200)
     values = {one.name: flags.get(one.name, one.default) for one in options()}
     if not plain or plain[0] != "mixers":
         raise BadInput(
-            f"sonde bench cannot measure '{plain[0][:40]}'" if plain else "sonde bench needs to know what to measure",
+            f"sonde bench cannot measure '{plain[0][:40]}'" if plain else "sonde bench needs something to measure",
             fix="write: sonde bench mixers",
         )
     texts = [_known(text) for text in plain[1:]] or registry.names("nn.mixers")
@@ -66,10 +67,10 @@ def run(words: list[str]) -> int:
     lengths = sorted(set(values["lengths"]))
     torch.manual_seed(0)
     mixers = {name: _build_mixer(text, values["width"], lengths[-1]) for name, text in zip(names, texts, strict=True)}
-    able = {form for one in mixers.values() for form in one.forms()}
-    if values["forms"] and not able & set(values["forms"]):
+    available = {form for one in mixers.values() for form in one.forms()}
+    if values["forms"] and not available & set(values["forms"]):
         request = ", ".join(values["forms"])
-        raise BadInput(f"none of these mixers has the form {request}", where="--forms", fix="they have " + ", ".join(sorted(able)))
+        raise BadInput(f"none of these mixers has the form {request}", where="--forms", fix="they have " + ", ".join(sorted(available)))
     passes, forms = "forward and backward" if values["backward"] else "forward", ", ".join(values["forms"] or ["all forms"])
     setting = (
         f"Width {values['width']}, batch {values['batch']}, lengths {', '.join(f'{n:,}' for n in lengths)}, "
@@ -84,14 +85,14 @@ def run(words: list[str]) -> int:
                     print(_line(COLUMNS, names))
                 rows.append(row)
                 print(_line(cells(row, values["batch"]), names), flush=True)
-    finally:  # what was measured before a signal is kept
+    finally:  # rows measured before a signal are kept
         if rows:
             _conclude(readings(rows, values["batch"], setting), values["out"])
     return 0
 
 
 def _known(text: str) -> str:
-    """A mixer as it was typed, whose name is in the registry where it is not a file."""
+    """A mixer as typed, after checking that its name is in the registry if it is not a file."""
     name, _ = registry.parse(text, "mixer")
     if not registry.is_file(name):
         registry.check("nn.mixers", name)
@@ -107,7 +108,7 @@ def _build_mixer(text: str, width: int, length: int) -> Mixer:
 
 
 def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
-    """One line of a table that is printed row by row, so that its columns cannot be fitted to what stands in them."""
+    """One line of a table that is printed row by row, with columns of fixed width."""
     from ...core.numbers import format_cell
     from ...lenses.tools.mixers import COLUMNS, FORMATS
 
@@ -117,7 +118,7 @@ def _line(cells: Sequence[Any], names: Sequence[str]) -> str:
 
 
 def _conclude(readings: list[Reading], out: Path | None) -> None:
-    """Which form won, and the pictures."""
+    """Print the best forms and draw the pictures."""
     from ...report.draw import draw
 
     for reading in readings[1:]:
@@ -129,7 +130,7 @@ def _conclude(readings: list[Reading], out: Path | None) -> None:
 
 
 def _stopping() -> AbstractContextManager[object]:
-    """A signal ends the measuring there and then."""
+    """Stop measuring at once when a signal arrives."""
     from ...engine.signals import Handlers, stop_error
 
     @final

@@ -1,4 +1,4 @@
-"""Put runs side by side: final metrics, options that differ, and curves."""
+"""Compare runs: final metrics, options that differ, and curves."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from ...core.options import Option
 from ...report.terminal import table
 from .._options import by_name, option, parse, usable
 
+POSITION = 100
 USAGE = "RUN RUN ... [--out FILE.html]"
 EXAMPLES = ("sonde compare digits_cnn-001 digits_cnn-002",)
 
 
 def options() -> list[Option]:
-    return [option("out", Path | None, None, "page to write, with a PNG beside it; default: runs/compare.html")]
+    return [option("out", Path | None, None, "page to write, with a PNG next to it; default: runs/compare.html")]
 
 
 def run(words: list[str]) -> int:
     from ...runs.layout import ROOT, find
 
-    names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", most=64)
+    names, flags = parse(words, by_name(options(), "sonde compare"), "sonde compare", max_words=64)
     if len(names) < 2:
         raise BadInput("sonde compare needs two runs or more", fix="`sonde runs` lists them")
     out = flags.get("out") or ROOT / "compare.html"

@@ -10,9 +10,10 @@ from ...core.errors import BadInput, nearest
 from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
+POSITION = 30
 USAGE = "tokens FILE ... --out DIR [--tokenizer KIND] [--size N] [--documents WHAT]"
 EXAMPLES = (
-    "sonde data tokens novels/*.txt --out novels-bpe    sub-words learned from the text itself",
+    "sonde data tokens novels/*.txt --out novels-bpe    sub-words learned from the text",
     "sonde data tokens log.txt.gz --out log --tokenizer byte --documents line",
     "sonde data tokens more.txt --out more --tokenizer novels-bpe/tokenizer.json",
 )
@@ -22,20 +23,20 @@ def options() -> list[Option]:
     return [
         option("out", Path | None, None, "folder for the shards; give the same command again to continue"),
         option("tokenizer", str, "bpe", "byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"),
-        option("size", int, 8000, "tokens of a tokenizer that is trained", Range(2, 10**9)),
-        option("documents", Literal["file", "line", "paragraph"], "file", "what makes a document"),
-        option("specials", tuple[str, ...], ("pad", "unknown", "end"), "special tokens by name; 'end' is put after each document"),
+        option("size", int, 8000, "vocabulary size of a new tokenizer", Range(2, 10**9)),
+        option("documents", Literal["file", "line", "paragraph"], "file", "what counts as one document"),
+        option("specials", tuple[str, ...], ("pad", "unknown", "end"), "special tokens by name; 'end' follows each document"),
         option("shard", int, 16, "megabytes of text in a shard", Range(1, 10**9)),
-        option("processes", int | None, None, "shards made at the same time; by default one for each core", Range(1, 4096)),
+        option("processes", int | None, None, "shards made in parallel; default: one per core", Range(1, 4096)),
     ]
 
 
 def run(words: list[str]) -> int:
     known = by_name(options(), "sonde data")
-    args, flags = parse(words, known, "sonde data", most=1 << 20)
+    args, flags = parse(words, known, "sonde data", max_words=1 << 20)
     if not args or args[0] != "tokens":
         fix = nearest(args[0], ["tokens"]) if args else f"sonde data {USAGE}"
-        raise BadInput(f"sonde data has nothing called '{args[0]}'" if args else "sonde data needs to know what to make", fix=fix)
+        raise BadInput(f"sonde data cannot make '{args[0]}'" if args else "sonde data needs something to make", fix=fix)
     values = {name: flags.get(name, option.default) for name, option in known.items()}
     files = [usable(Path(word), "FILE") for word in args[1:]]
     if not files or values["out"] is None:
@@ -46,14 +47,14 @@ def run(words: list[str]) -> int:
 
     what = ShardOptions(values["tokenizer"], values["size"], values["documents"], values["shard"] << 20, values["specials"])
     processes = values["processes"] or len(os.sched_getaffinity(0))
-    with _progress(values["out"].name) as tell:
-        info = prepare(files, values["out"], what, processes, tell)
+    with _progress(values["out"].name) as show_progress:
+        info = prepare(files, values["out"], what, processes, show_progress)
     print(f"{values['out']}: {info['tokens']:,} tokens, {info['documents']:,} documents, {len(info['shards'])} shards of {info['dtype']}")
     return 0
 
 
 def _progress(name: str) -> Any:
-    """A bar of the text read so far, with its rate and the time left; nothing where nobody looks."""
+    """A progress bar with rate and time left; nothing where the output is not a terminal."""
     from contextlib import contextmanager
 
     from rich.console import Console

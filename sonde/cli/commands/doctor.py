@@ -1,4 +1,4 @@
-"""Say what Sonde finds here: versions, kernels, threads, data."""
+"""Show versions, processor, kernels, threads and data folders."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...core.options import Option
 from ...report.terminal import columns
 from .._options import by_name, parse
 
+POSITION = 10
 USAGE = ""
 EXAMPLES = ("sonde doctor",)
 
@@ -28,16 +29,16 @@ def run(words: list[str]) -> int:
 
 
 def _torch() -> list[tuple[str, str]]:
-    """What needs torch to be known."""
+    """What only torch can report."""
     try:
         import torch
 
-    except (ImportError, OSError) as error:  # the very thing one calls a doctor for
+    except (ImportError, OSError) as error:  # a broken installation is what this command is for
         message = " ".join(str(error).split())
         return [("torch", f"cannot be loaded: {message[:200]}; install it: pip install -c constraints.txt -e .")]
     cuda = f", {torch.cuda.get_device_name(0)}" if torch.cuda.is_available() else ", no CUDA device"
-    wish = os.environ.get("OMP_NUM_THREADS")
-    hint = f" (OMP_NUM_THREADS={wish})" if wish else " (OMP_NUM_THREADS or --threads change it)"
+    variable = os.environ.get("OMP_NUM_THREADS")
+    hint = f" (OMP_NUM_THREADS={variable})" if variable else " (OMP_NUM_THREADS or --threads change it)"
     return [
         ("torch", torch.__version__ + cuda),
         ("processor", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"),
@@ -52,19 +53,19 @@ def _kernels() -> str:
     try:
         if why := kernels.why_not():
             return why
-    except BadInput as error:  # a level in SONDE_KERNELS that cannot be had
+    except BadInput as error:  # SONDE_KERNELS names a level that is not available
         return error.render()
     others = "|".join(kernels.runnable())
-    return f"compiled, the {kernels.level()} build loaded and used; SONDE_KERNELS={others} takes another, SONDE_KERNELS=0 none"
+    return f"compiled, the {kernels.level()} build loaded and used; SONDE_KERNELS={others} selects another, SONDE_KERNELS=0 none"
 
 
 def _data() -> list[tuple[str, str]]:
-    """Folders of data sets, and which of the sets that need a file are in them."""
+    """Folders of data sets, and which of the sets that need files are in them."""
     try:
         from ...data import archives, catalog, fetch
         from ...data.text import windows as text
     except (ImportError, OSError):
-        return [("data", "not looked for: reading them needs torch")]
+        return [("data", "not checked: reading data needs torch")]
     try:
         folders = fetch.roots()
     except BadInput as error:
@@ -75,10 +76,10 @@ def _data() -> list[tuple[str, str]]:
         "fashion_mnist": archives.FASHION.folders,
         "cifar10": archives.CIFAR.folders,
     }
-    named = "" if os.environ.get("SONDE_DATA") else "; SONDE_DATA=FOLDER puts one in front"
-    places = [f"{folder}{'' if folder.is_dir() else ' (not there)'}" for folder in folders]
+    named = "" if os.environ.get("SONDE_DATA") else "; SONDE_DATA=FOLDER adds one in front"
+    shown = [f"{folder}{'' if folder.is_dir() else ' (does not exist)'}" for folder in folders]
     return [
-        ("data folders", ", ".join(places) + named),
-        *((name, str(fetch.find(*files) or "not found; downloaded when it is asked for")) for name, files in sources.items()),
-        ("always there", ", ".join(name for name in catalog.names() if name not in sources)),
+        ("data folders", ", ".join(shown) + named),
+        *((name, str(fetch.find(*files) or "not found; downloaded when needed")) for name, files in sources.items()),
+        ("always available", ", ".join(name for name in catalog.names() if name not in sources)),
     ]

@@ -1,4 +1,4 @@
-"""Say what a network costs, layer by layer, and how it is computed."""
+"""Show the cost of a network, layer by layer, and how its mixers are computed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from .._options import by_name, leading, option, parse
 if TYPE_CHECKING:
     from torch import nn
 
+POSITION = 40
 USAGE = "RECIPE | MODEL | MIXER | PUBLISHED | FILE.py [--option value ...] [--input N ...]"
 EXAMPLES = (
     "sonde explain digits_cnn",
     "sonde explain cnn --channels 3 64 128 --image 32 32",
-    "sonde explain mlp --widths 196608 196608 196608     77 billion weights, counted without memory",
+    "sonde explain mlp --widths 196608 196608 196608     77 billion weights, counted without allocating memory",
     "sonde explain gpt2_xl                               a published model, of its exact size",
-    "sonde explain gla --width 256 --input 4096          which form a mixer takes for 4096 steps, and why",
+    "sonde explain gla --width 256 --input 4096          which form a mixer uses for 4096 steps, and why",
 )
 STEPS = 1024
-"""length of a sequence where nothing says another"""
+"""default length of a sequence"""
 SIDE = 252
-"""of an image where nothing says another: one that halves four times without padding, too"""
+"""default side of an image; it can be halved four times, also without padding"""
 
 
 def options() -> list[Option]:
@@ -36,7 +37,7 @@ def options() -> list[Option]:
             "input",
             tuple[int, ...] | None,
             None,
-            "size of one example, for a mixer its length; default: that of the recipe's data or the model's own",
+            "size of one example, for a mixer its length; default: that of the recipe's data or of the model",
             Range(1, 2**40),
         )
     ]
@@ -51,7 +52,7 @@ def run(words: list[str]) -> int:
     own = by_name(options(), "sonde explain")
     names, rest = leading(words, own)
     if not names:
-        parse(rest[:1], own, "sonde explain", most=1)  # an option nobody knows in front of the name is the likelier mistake
+        parse(rest[:1], own, "sonde explain", max_words=1)  # an unknown option before the name is the likelier mistake
     thing = _find(_names.first_name(names, "sonde explain", "recipes", "models"))
     _, flags = parse(rest, _names.merge_options(own, thing), thing.owner)
     size = flags.pop("input", None)
@@ -62,7 +63,7 @@ def run(words: list[str]) -> int:
     model, example = _recipe(thing, flags, size) if thing.owner.startswith("recipe") else _model(thing, flags, size)
     if hasattr(model, "buffers") and next(model.parameters(), None) is None:
         tables = sum(x.numel() for x in model.buffers())
-        print(f"{thing.owner}, {type(model).__name__}: no weights to learn by gradients; its tables hold {tables:,} numbers")
+        print(f"{thing.owner}, {type(model).__name__}: no trainable weights; its tables hold {tables:,} numbers")
         return 0
     from rich.console import Console
 
@@ -76,7 +77,7 @@ def run(words: list[str]) -> int:
 
 
 def _find(name: str) -> _names.Named:
-    """A recipe, a model, a mixer or a published model; the first of them that has the name."""
+    """The recipe, model, mixer or published model of this name, searched in this order."""
     if registry.is_file(name):
         return _of_file(name)
     if name in registry.names("recipes"):
@@ -94,7 +95,7 @@ def _find(name: str) -> _names.Named:
 
 
 def _of_file(name: str) -> _names.Named:
-    """What a user's file defines: a recipe, else a mixer, else a model."""
+    """The recipe, else the mixer, else the model that a user's file defines."""
     from torch import nn
 
     from ...nn.mixers import Mixer
@@ -120,7 +121,7 @@ def _recipe(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...
     missing: DataUnusable | None = None
     if not size:
         try:
-            batch = recipe.build_data().train[torch.arange(1)]  # as the model is given it in training
+            batch = recipe.build_data().train[torch.arange(1)]  # as in training
         except DataUnusable as error:
             missing = error
         else:
@@ -134,14 +135,14 @@ def _recipe(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...
 
 
 def _size_without_data(model: Any, owner: str, missing: DataUnusable) -> tuple[int, ...]:
-    """The size the model itself names, with a notice; where it names none, the data are needed after all."""
+    """The input size that the model itself specifies, with a notice; if it specifies none, the data are needed."""
     try:
         size = _input_size(model, owner)
     except BadInput:
-        fix = "say the size of an example, such as --input 3 32 32" + (f", or {missing.fix}" if missing.fix else "")
+        fix = "give the size of an example, such as --input 3 32 32" + (f", or {missing.fix}" if missing.fix else "")
         raise DataUnusable(missing.what, where=missing.where, fix=fix) from missing
     shape = " x ".join(map(str, size))
-    print(f"notice: {missing.what}; explained for an input of {shape}, which the model names itself", file=sys.stderr)
+    print(f"notice: {missing.what}; explained for an input of {shape}, as the model specifies", file=sys.stderr)
     return size
 
 
@@ -158,7 +159,7 @@ def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...]
     try:
         with torch.device("meta"):
             model = make(**values)
-    except (RuntimeError, TypeError, OverflowError) as error:  # sizes that no tensor can have
+    except (RuntimeError, TypeError, OverflowError) as error:  # impossible sizes
         raise BadInput(
             f"{thing.owner} cannot be built with these options: {str(error).splitlines()[0]}", fix="give smaller sizes"
         ) from error
@@ -166,17 +167,17 @@ def _model(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...]
 
 
 def _tiny(thing: _names.Named, overrides: dict[str, Any], size: tuple[int, ...] | None, parts: list[str]) -> tuple[nn.Module, Any]:
-    """The small instance of a model that is built from parts, which no command line can give."""
+    """A small instance of a model whose constructor takes modules, which cannot be given on the command line."""
     if overrides or size:
-        fix = f"write: sonde explain {thing.target}, which explains a small one"
+        fix = f"write `sonde explain {thing.target}` to explain a small one"
         raise BadInput(f"{thing.owner} is built from parts ({', '.join(parts)}) and takes no options here", fix=fix)
-    print(f"notice: {thing.owner} is built from parts ({', '.join(parts)}); explained is a small one", file=sys.stderr)
+    print(f"notice: {thing.owner} is built from parts ({', '.join(parts)}); explaining a small one", file=sys.stderr)
     model, batch = registry.load("models", thing.target).tiny()
     return model, batch[:1]
 
 
 def _example(model: Any, size: tuple[int, ...]) -> Any:
-    """One example of this size: whole numbers where the model begins with an embedding, and a mixer's width if it is left out."""
+    """One example of this size: token ids if the model begins with an embedding; for a mixer, its width is added if left out."""
     import torch
     from torch import nn
 
@@ -188,16 +189,16 @@ def _example(model: Any, size: tuple[int, ...]) -> Any:
     if _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)[0] is not nn.Embedding:
         return size
     tokens = torch.empty((1, *size), dtype=torch.int64, device="meta")
-    return Batch(x=tokens, source=tokens)  # a model of pairs reads as much as it writes
+    return Batch(x=tokens, source=tokens)  # an encoder-decoder gets a source of the same length
 
 
 def _first(model: Any, *kinds: type[nn.Module]) -> tuple[type[nn.Module] | None, Any]:
-    """The first layer of one of these kinds, and which."""
+    """The first layer of one of these kinds, and its kind."""
     return next(((kind, layer) for layer in model.modules() for kind in kinds if isinstance(layer, kind)), (None, None))
 
 
 def _input_size(model: Any, owner: str) -> tuple[int, ...]:
-    """What a model of the library takes, read off its first layer."""
+    """The input size of a model, from its first layer."""
     from torch import nn
 
     from ...nn.mixers import Mixer
@@ -205,7 +206,7 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
 
     kind, first = _first(model, nn.Embedding, nn.Linear, nn.Conv2d, nn.Conv1d)
     if isinstance(model, Mixer) or kind is nn.Embedding:
-        return (min([STEPS, *(part.places for part in model.modules() if isinstance(part, Positions) and part.places)]),)
+        return (min([STEPS, *(part.max_positions for part in model.modules() if isinstance(part, Positions) and part.max_positions)]),)
     if isinstance(shape := getattr(model, "shape", None), tuple):
         return shape
     if kind is nn.Linear:
@@ -213,6 +214,6 @@ def _input_size(model: Any, owner: str) -> tuple[int, ...]:
     if first is not None and getattr(model, "image", None):
         return (first.in_channels, *model.image)
     if first is not None and owner.startswith("model") and not hasattr(model, "image"):
-        print(f"notice: {owner} takes inputs of any size; explained for {SIDE} x {SIDE}, --input gives another", file=sys.stderr)
+        print(f"notice: {owner} accepts inputs of any size; explained for {SIDE} x {SIDE}; choose another with --input", file=sys.stderr)
         return (first.in_channels, SIDE, SIDE)
-    raise BadInput(f"{owner} takes inputs of any size", fix="give one with --input, such as --input 3 32 32")
+    raise BadInput(f"{owner} accepts inputs of any size", fix="choose one with --input, such as --input 3 32 32")

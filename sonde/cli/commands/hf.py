@@ -1,4 +1,4 @@
-"""Read or write a model in Hugging Face layout."""
+"""Load or save a model in Hugging Face format."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from ...core.errors import BadInput, nearest
 from ...core.options import Option, Range
 from .._options import by_name, option, parse, usable
 
+POSITION = 130
 USAGE = "load FOLDER [--prompt TEXT] | save RUN FOLDER"
 EXAMPLES = (
     "sonde hf save char_lm-001 my-model                  a trained run for other programs",
-    "sonde hf load my-model                              check every tensor and say what it is",
+    "sonde hf load my-model                              check every tensor and describe the model",
     'sonde hf load my-model --prompt "ROMEO:" --length 40',
 )
 
 
 def options() -> list[Option]:
     return [
-        option("prompt", str | None, None, "text that a loaded model continues, always with the likeliest token"),
-        option("length", int, 40, "tokens to add at most", Range(1)),
+        option("prompt", str | None, None, "text for a loaded model to continue by greedy decoding"),
+        option("length", int, 40, "maximum number of new tokens", Range(1)),
     ]
 
 
 def run(words: list[str]) -> int:
-    args, flags = parse(words, by_name(options(), "sonde hf"), "sonde hf", most=3)
-    ways = {"load": 2, "save": 3}
-    if not args or args[0] not in ways:
-        message = f"sonde hf cannot '{args[0][:60]}'" if args else "sonde hf needs to know what to do"
-        raise BadInput(message, fix=nearest(args[0] if args else "", ways))
-    if len(args) != ways[args[0]]:
-        raise BadInput(f"sonde hf {args[0]} takes {ways[args[0]] - 1} names, not {len(args) - 1}", fix=f"sonde hf {USAGE}")
+    args, flags = parse(words, by_name(options(), "sonde hf"), "sonde hf", max_words=3)
+    actions = {"load": 2, "save": 3}
+    if not args or args[0] not in actions:
+        message = f"sonde hf cannot '{args[0][:60]}'" if args else "sonde hf needs an action"
+        raise BadInput(message, fix=nearest(args[0] if args else "", actions))
+    if len(args) != actions[args[0]]:
+        raise BadInput(f"sonde hf {args[0]} takes {actions[args[0]] - 1} names, not {len(args) - 1}", fix=f"sonde hf {USAGE}")
     if args[0] == "load":
         return _load(usable(Path(args[1]), "FOLDER"), flags.get("prompt"), flags.get("length", 40))
     if flags:

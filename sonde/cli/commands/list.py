@@ -1,4 +1,4 @@
-"""List what there is: recipes, models, mixers, data sets and more."""
+"""List recipes, models, mixers, data sets and more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ...report.terminal import bold, columns
 from .. import _catalog
 from .._options import parse
 
+POSITION = 20
 USAGE = "[WHAT]"
 EXAMPLES = ("sonde list", "sonde list data")
 
@@ -17,14 +18,14 @@ def options() -> list[Option]:
 
 
 def run(words: list[str]) -> int:
-    wanted, _ = parse(words, {}, "sonde list", most=1)
-    if wanted and wanted[0] not in _catalog.KINDS:
-        raise BadInput(f"there is no list of '{wanted[0][:60]}'", fix=nearest(wanted[0], _catalog.KINDS))
-    catalog = {kind: _catalog.entries(kind) for kind in wanted or _catalog.KINDS}
-    if wanted:
-        print(columns((bold(name), summary) for name, summary in catalog[wanted[0]].items()) or f"  no {wanted[0]} yet")
+    kinds, _ = parse(words, {}, "sonde list", max_words=1)
+    if kinds and kinds[0] not in _catalog.KINDS:
+        raise BadInput(f"there is no list of '{kinds[0][:60]}'", fix=nearest(kinds[0], _catalog.KINDS))
+    catalog = {kind: _catalog.entries(kind) for kind in kinds or _catalog.KINDS}
+    if kinds:
+        print(columns((bold(name), summary) for name, summary in catalog[kinds[0]].items()) or f"  no {kinds[0]} yet")
         return 0
     print(bold("recipes"), columns(catalog.pop("recipes").items()) or "  none yet", "", sep="\n")
     print(columns((bold(kind), ", ".join(entries) or "none yet") for kind, entries in catalog.items()))
-    print("\n`sonde list WHAT` says what each one is; `sonde explain NAME` what a network costs; `sonde train NAME` trains a recipe")
+    print("\n`sonde list WHAT` describes each one; `sonde explain NAME` shows the cost of a network; `sonde train NAME` trains a recipe")
     return 0

@@ -1,4 +1,4 @@
-"""Look at a run: its report, or what one lens shows."""
+"""Look at a run: write its report, or show one lens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from ...core.options import Option, Range
 from .. import _names
 from .._options import by_name, flag, leading, option, parse, usable
 
+POSITION = 90
 USAGE = "RUN [LENS | FILE.py] [--split PART] [--first N] [--option value ...]"
 EXAMPLES = (
     "sonde look digits_cnn-001               the whole report, with pictures",
-    "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` names them",
+    "sonde look digits_cnn-001 confusion     one lens; `sonde list lenses` lists them",
     "sonde look digits_cnn-001 ./my_lens.py  a lens of your own",
     "sonde look - mistakes --help            the options of a lens",
 )
@@ -22,13 +23,13 @@ EXAMPLES = (
 
 def options() -> list[Option]:
     return [
-        option("split", Literal["train", "valid", "test"] | None, None, "part of the data a lens looks at; by default test, else valid"),
+        option("split", Literal["train", "valid", "test"] | None, None, "split of the data a lens looks at; default: test, else valid"),
         option("first", int, 512, "look at the first N examples of the split", Range(1)),
     ]
 
 
 def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, {}, most=2)
+    names, _ = leading(words, {}, max_words=2)
     return _names.lens(names[1]) if len(names) == 2 else None
 
 
@@ -36,7 +37,7 @@ def run(words: list[str]) -> int:
     from ...runs.layout import find
 
     own = by_name(options(), "sonde look")
-    names, rest = leading(words, own, most=2)
+    names, rest = leading(words, own, max_words=2)
     if not names:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
     lens = _names.lens(names[1]) if len(names) == 2 else None
@@ -45,7 +46,7 @@ def run(words: list[str]) -> int:
     if lens:
         return _show(folder.path, lens.target, flags)
     if flags:
-        raise BadInput(f"the report takes no {', '.join(map(flag, flags))}", fix="name a lens: sonde look RUN LENS")
+        raise BadInput(f"the report has no option {', '.join(map(flag, flags))}", fix="give a lens: sonde look RUN LENS")
     from ...api.run import open_run
 
     print(open_run(folder.path).report())
@@ -53,7 +54,7 @@ def run(words: list[str]) -> int:
 
 
 def _show(path: Path, lens: str, flags: dict) -> int:
-    """Print the readings as text and draw them beside the run's other pictures."""
+    """Print the readings as text and draw them into the run's figures/."""
     from ...api.run import open_run
     from ...report.draw import draw
     from ...report.readings import text
@@ -63,6 +64,6 @@ def _show(path: Path, lens: str, flags: dict) -> int:
     readings = run.look(lens, split=split, first=first, **flags)
     (path / "figures").mkdir(exist_ok=True)
     whole = len(run.data.splits[split])
-    heading = f"{run.name}, {split} part, {min(first, whole)} of {whole} examples"
+    heading = f"{run.name}, {split} split, {min(first, whole)} of {whole} examples"
     print(heading, *map(text, readings), draw(readings, path / "figures" / f"{registry.label(lens)}.png"), sep="\n\n")
     return 0

@@ -1,4 +1,4 @@
-"""Apply a trained run to new examples in files."""
+"""Predict new examples from files with a trained run."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from ...core.errors import BadInput, clean
 from ...core.options import Option
 from .._options import by_name, option, parse, usable
 
+POSITION = 110
 USAGE = "RUN FILE ... [--out FILE.csv] [--skip-corrupt]"
 EXAMPLES = (
     "sonde predict table-001 new.csv --out answers.csv    a table with the columns of the training data",
-    "sonde predict digits_cnn-001 new.npy                 images as NPY, NPZ or idx; rows of numbers are brought into shape",
+    "sonde predict digits_cnn-001 new.npy                 images as NPY, NPZ or idx; flat rows are reshaped",
     "sonde predict images-001 new.png more/ *.jpg         pictures, or folders of them, for a run of 'images'",
 )
 
 
 def options() -> list[Option]:
     return [
-        option("out", Path | None, None, "write there instead of printing"),
-        option("skip_corrupt", bool, False, "leave out pictures that cannot be read, and name them"),
+        option("out", Path | None, None, "CSV file to write instead of printing"),
+        option("skip_corrupt", bool, False, "skip pictures that cannot be read, and list them"),
     ]
 
 
 def run(words: list[str]) -> int:
     from ...runs.layout import find
 
-    args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", most=sys.maxsize)
+    args, flags = parse(words, by_name(options(), "sonde predict"), "sonde predict", max_words=sys.maxsize)
     if len(args) < 2:
         raise BadInput("sonde predict needs a run and a file", fix=f"write: sonde predict {USAGE}")
     paths, out = [usable(Path(word), "FILE") for word in args[1:]], flags.get("out")
@@ -40,7 +41,7 @@ def run(words: list[str]) -> int:
         if not path.exists():
             raise BadInput(f"no file '{path}'", fix="give a file of the kind the run was trained on")
     if out is not None and not out.parent.is_dir():
-        raise BadInput(f"no folder '{out.parent}' for --out", fix="make it first")
+        raise BadInput(f"no folder '{out.parent}' for --out", fix="create it first")
     if out is not None and out.is_dir():
         raise BadInput(f"'{out}' is a folder", fix=f"give a file for --out, such as {out / 'answers.csv'}")
     from ...api.run import open_run
@@ -53,7 +54,7 @@ def run(words: list[str]) -> int:
         )
     batch, names = _examples(trained.data.reader, paths, flags.get("skip_corrupt", False))
     rows = prediction_rows(trained.predict(batch), trained.data, names)
-    if out is None:  # a terminal would obey what some names of files and classes hold
+    if out is None:  # names of files and classes may hold control characters
         rows = ([clean(cell) for cell in row] for row in rows)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -62,14 +63,14 @@ def run(words: list[str]) -> int:
         return 0
     from ...core.files import replace_file
 
-    replace_file(out, text.getvalue().encode(errors="surrogateescape"))  # names as they are, also those that are no UTF-8
+    replace_file(out, text.getvalue().encode(errors="surrogateescape"))  # keeps names that are not valid UTF-8
     print(out)
     return 0
 
 
 def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[Any, Sequence[str]]:
-    """A batch, and the names of its pictures; what is left out is told on standard error."""
-    if not hasattr(reader, "named"):
+    """A batch and the names of its pictures; skipped pictures are listed on standard error."""
+    if not hasattr(reader, "read_named"):
         if len(paths) > 1 or skip_corrupt:
             problem = "several files are" if len(paths) > 1 else "--skip-corrupt is"
             raise BadInput(
@@ -77,22 +78,22 @@ def _examples(reader: Any, paths: Sequence[Path], skip_corrupt: bool) -> tuple[A
                 fix="give one file and leave --skip-corrupt out",
             )
         return reader(paths[0]), ()
-    batch, names, corrupt = reader.named(paths, skip_corrupt)
+    batch, names, corrupt = reader.read_named(paths, skip_corrupt)
     if corrupt:
         shown = ", ".join(clean(name) for name in corrupt[:20]) + (f" and {len(corrupt) - 20:,} more" if len(corrupt) > 20 else "")
         many = f"{len(corrupt):,} of {len(corrupt) + len(names):,} pictures cannot be read and "
-        print(f"{many}{'is' if len(corrupt) == 1 else 'are'} left out: {shown}", file=sys.stderr)
+        print(f"{many}{'is' if len(corrupt) == 1 else 'are'} skipped: {shown}", file=sys.stderr)
     return batch, names
 
 
 def prediction_rows(predicted: Any, data: Any, names: Sequence[str] = ()) -> Iterator[Sequence[Any]]:
-    """Rows of a CSV, head first: class and probability, or the value, behind the example's name, or its number from 0."""
+    """Rows of a CSV, header first: name or index of each example, then class and probability, or the predicted values."""
     rows = predicted.reshape(len(predicted), -1)
     first, each = ("file", names) if names else ("row", range(len(rows)))
     if data.task == "classes":
         import torch
 
-        if rows.shape[1] == 1:  # one number is the probability of the second of two classes
+        if rows.shape[1] == 1:  # a single probability is that of the second of two classes
             rows = torch.cat([1 - rows, rows], 1)
         classes = data.classes or tuple(range(rows.shape[1]))
         yield first, "class", "probability"

@@ -1,4 +1,4 @@
-"""Show the runs there are: how far each came and what it reached."""
+"""List runs with their status, steps and main metric."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from ...report.terminal import table
 from ...runs import listing
 from .._options import by_name, option, parse
 
+POSITION = 80
 USAGE = "[--under DIR]"
 EXAMPLES = ("sonde runs", "sonde runs --under runs/digits_cnn-sweep-001")
 
@@ -28,7 +29,7 @@ def run(words: list[str]) -> int:
         raise BadInput(f"no folder '{home}'", fix="give the folder that holds the runs")
     seen = [listing.summarize(path) for path in listing.folders(home)]
     if not seen:
-        print(f"no runs under {home}; `sonde train NAME` makes one")
+        print(f"no runs under {home}; start one with `sonde train NAME`")
         return 0
     rows = [
         (one.path.name, one.recipe, one.status, one.step, one.main, None if one.seconds is None else span(one.seconds), text)

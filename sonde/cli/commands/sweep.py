@@ -11,12 +11,13 @@ from ...core.options import Option, Range, options_of
 from .. import _names
 from .._options import by_name, flag, leading, option, parse
 
+POSITION = 70
 USAGE = "NAME | FILE.py --option value value ... [--seed 0 1 2] [options]"
 EXAMPLES = (
     "sonde sweep digits_cnn --lr 1e-3 3e-3 --seed 0 1 2",
     "sonde sweep digits_mlp --widths 64,64 128 --method random --trials 8",
 )
-SEED = Option("seed", int, 0, Range(0, 2**63 - 1), "seeds each combination is repeated with", "sonde sweep")
+SEED = Option("seed", int, 0, Range(0, 2**63 - 1), "seeds to repeat each combination with", "sonde sweep")
 
 
 def options() -> list[Option]:
@@ -30,8 +31,8 @@ def options() -> list[Option]:
             "grid",
             "grid tries all combinations; random and tpe sample, and treat two numbers as a range",
         ),
-        option("trials", int | None, None, "how many to draw, for random and tpe", Range(1, 1_000_000)),
-        option("dir", Path | None, None, "folder of the sweep; the same one again continues; default: runs/NAME-sweep-001, ..."),
+        option("trials", int | None, None, "number of trials, for random and tpe", Range(1, 1_000_000)),
+        option("dir", Path | None, None, "folder of the sweep; give it again to continue; default: runs/NAME-sweep-001, ..."),
         shared["threads"],
         shared["quiet"],
     ]
@@ -50,7 +51,7 @@ def run(words: list[str]) -> int:
     names, rest = leading(words, own)
     recipe = _names.recipe(_names.first_name(names, "sonde sweep", "recipes"))
     recipe = replace(recipe, options={**recipe.options, "seed": SEED})
-    # An axis is read as plain words first: each word is then one value of the option, `64,64` one list of values.
+    # An axis is first parsed as plain words: each word is one value of the option, and `64,64` is one list.
     raw = {name: replace(option, type=tuple[str, ...], range=None) for name, option in recipe.options.items()}
     _, flags = parse(rest, _names.merge_options(own, replace(recipe, options=raw)), recipe.owner)
     axes = {name: _values(option, flags[name]) for name, option in recipe.options.items() if name in flags}

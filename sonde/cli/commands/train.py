@@ -16,12 +16,13 @@ from .._options import by_name, leading, option, parse, usable
 if TYPE_CHECKING:
     from ...api.run import Run
 
+POSITION = 60
 USAGE = "NAME | FILE.py | --resume [RUN]  [--option value ...] [options]"
 EXAMPLES = (
     "sonde train digits_cnn --lr 3e-3 --run runs/fast",
     "sonde train digits_cnn --help     the options of a recipe",
     "sonde train ./mine.py             a recipe of your own",
-    "sonde train --resume runs/fast    continue a run; without a name, with the latest",
+    "sonde train --resume runs/fast    continue a run; without a name, the latest",
 )
 
 
@@ -43,10 +44,10 @@ def described(words: list[str]) -> _names.Named | None:
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde train")
     if any(word.startswith("--resume") for word in words):
-        return _resume(*parse(words, own, "sonde train --resume", most=1))
+        return _resume(*parse(words, own, "sonde train --resume", max_words=1))
     names, rest = leading(words, own)
     if not names:
-        parse(rest[:1], own, "sonde train", most=1)  # an option nobody knows in front of the name is the likelier mistake
+        parse(rest[:1], own, "sonde train", max_words=1)  # an unknown option before the name is the likelier mistake
     recipe = _names.recipe(_names.first_name(names, "sonde train", "recipes"))
     _, flags = parse(rest, _names.merge_options(own, recipe), recipe.owner)
     from ...api.training import train
@@ -57,17 +58,17 @@ def run(words: list[str]) -> int:
 def _resume(names: list[str], flags: dict) -> int:
     flags.pop("resume")
     if names and "run" in flags:
-        raise BadInput("sonde train --resume takes the run by name or by --run, not both", fix="leave one out")
-    place = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
+        raise BadInput("sonde train --resume accepts the run by name or by --run, not both", fix="leave one out")
+    directory = usable(Path(names[0]), "RUN") if names else flags.pop("run", True)
     from ...api.training import train
 
-    return _print_summary(train(resume=place, **flags), flags)
+    return _print_summary(train(resume=directory, **flags), flags)
 
 
 def _print_summary(run: Run, flags: dict) -> int:
-    """What a person wants to know at the end: what was reached, and where to look."""
+    """Print the final metrics and the path of the report."""
     if os.environ.get("RANK", "0") != "0":
-        return 0  # one process of several under torchrun; the first one speaks
+        return 0  # under torchrun only the first process prints
     from ...core.numbers import number
 
     if not flags.get("quiet"):

@@ -1,4 +1,4 @@
-"""Rewrite a recipe file of an older version with the present names."""
+"""Rewrite a recipe file of an older version with the new names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from ...core.files import replace_file
 from ...core.options import Option
 from .._options import by_name, option, parse, show
 
+POSITION = 150
 USAGE = "FILE ... [--check]"
 EXAMPLES = ("sonde upgrade mine.py", "sonde upgrade --check mine.py")
 
 
 def options() -> list[Option]:
-    return [option("check", bool, False, "change nothing; exit code 1 where a file has old names")]
+    return [option("check", bool, False, "change nothing; exit code 1 if a file has old names")]
 
 
 def run(words: list[str]) -> int:
-    names, flags = parse(words, by_name(options(), "sonde upgrade"), "sonde upgrade", most=1000)
+    names, flags = parse(words, by_name(options(), "sonde upgrade"), "sonde upgrade", max_words=1000)
     if not names:
         raise BadInput("sonde upgrade needs a file", fix="such as: sonde upgrade mine.py")
     old = 0
@@ -53,10 +54,10 @@ def _read(path: Path) -> str:
 
 
 def rewrite(source: str) -> str:
-    """The source of a Python file with present names in place of old ones; lines stay where they are.
+    """Replace old names in the source of a Python file; line numbers do not change.
 
-    Names of Sonde's own are changed everywhere; fields of a Recipe, whose names (`batch`) may mean anything else in a user's
-    code, only as keywords of `Recipe(...)`, of `.replace(...)` and of calls of a recipe.
+    Names that only Sonde uses are replaced everywhere; fields of a Recipe such as `batch`, which may mean something else in a
+    user's code, only as keywords of `Recipe(...)`, of `.replace(...)` and of calls of a recipe.
     """
     lines = source.split("\n")
     tree = ast.parse(source)
@@ -74,7 +75,7 @@ Edit = tuple[int, int, int, str]
 
 
 def _keywords(tree: ast.AST, lines: list[str]) -> list[Edit]:
-    """Fields of recipes that are given by name."""
+    """Edits of recipe fields given as keywords."""
     edits: list[Edit] = []
     for call in ast.walk(tree):
         if not isinstance(call, ast.Call) or _callee(call) not in ("Recipe", "replace", "recipe", "train", "sweep"):
@@ -97,7 +98,7 @@ def _callee(call: ast.Call) -> str:
 
 
 def _imports(tree: ast.AST) -> dict[str, str]:
-    """Names that the file imports from a module of Sonde's where they have another name now."""
+    """Names that the file imports from a module of Sonde and that have a new name."""
     return {
         name.name: renamed.IMPORTS[node.module][name.name]
         for node in ast.walk(tree)
@@ -108,7 +109,7 @@ def _imports(tree: ast.AST) -> dict[str, str]:
 
 
 def _identifiers(source: str, imports: dict[str, str]) -> list[Edit]:
-    """Names of Sonde's own, wherever they stand outside strings and comments."""
+    """Edits of names that only Sonde uses, outside strings and comments."""
     table = {**renamed.NAMES, **renamed.PYTHON, **imports}
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return [
@@ -119,7 +120,7 @@ def _identifiers(source: str, imports: dict[str, str]) -> list[Edit]:
 
 
 def _modules(tree: ast.AST, lines: list[str]) -> list[Edit]:
-    """Paths of modules that have another name or place now."""
+    """Edits of paths of modules that were renamed or moved."""
     edits: list[Edit] = []
     for node in ast.walk(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -139,5 +140,5 @@ def _modules(tree: ast.AST, lines: list[str]) -> list[Edit]:
 
 
 def _column(line: str, offset: int) -> int:
-    """Characters before a position that `ast` counts in bytes."""
+    """Index of a character from an offset that `ast` counts in bytes."""
     return len(line.encode()[:offset].decode(errors="ignore"))

@@ -1,11 +1,11 @@
-"""Real text from a data folder ($SONDE_DATA): reviews, translations, names, tunes, novels.  Nothing here is ever downloaded."""
+"""Real text from a data folder ($SONDE_DATA): reviews, translations, names, tunes, novels.  Nothing here is downloaded."""
 
 from __future__ import annotations
 
 import io
 import tarfile
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal, final
 
@@ -16,13 +16,12 @@ from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
 from ..formats import contents, decode, reading
-from ..split import size, split
+from ..split import SplitSize, split, subsets
 from .documents import DocumentSource, LineSource, Ragged
-from .pairs import PairSource, pairs
-from .tokenizer import Grain, Tokenizer, special, train
-from .windows import Length, Most, windows
+from .pairs import pairs
+from .tokenizer import Tokenizer, TokenKind, special, train
+from .windows import Most, text_set
 
-SplitSize = float | int
 Longest = Annotated[int, Range(1, 1 << 20)]
 Language = Literal["en", "de", "fr"]
 MARKS = ("pad", "unknown", "cls", "sep", "mask")
@@ -32,7 +31,7 @@ IMDB = "sentiment/imdb.train.tsv.xz"
 
 @final
 class LinesReader:
-    """A text file -> Batch with one padded row for each line that is not empty, as `x` or as the `source` of a pair."""
+    """A text file -> Batch with one padded row per non-empty line, as `x` or as the `source` of a pair."""
 
     def __init__(self, vocabulary: Tokenizer, most: int, field: str = "x") -> None:
         self.vocabulary, self.most, self.field = vocabulary, most, field
@@ -40,53 +39,55 @@ class LinesReader:
     def __call__(self, path: str | Path) -> Batch:
         lines = [line for line in decode(Path(path)).splitlines() if line.strip()]
         if not lines:
-            raise BadInput(f"'{Path(path).name}' holds no text", fix="give one text in each line")
+            raise BadInput(f"'{Path(path).name}' holds no text", fix="give one text per line")
         return self.rows(lines)
 
     def rows(self, lines: Sequence[str]) -> Batch:
-        rows = Ragged(*self.vocabulary.encode_all(lines)).cut(self.most)
+        rows = Ragged(*self.vocabulary.encode_all(lines)).truncate(self.most)
         if self.field == "source":
             rows = rows.wrap(end=special(self.vocabulary, "end"))
         which = torch.arange(len(rows))
         return Batch(**{self.field: rows.pad(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
 
 
-def sst2(seed: int = 0, level: Grain = "words", most: Most = 20_000, longest: Longest = 128) -> Data:
+def sst2(seed: int = 0, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 128) -> Annotated[Data, "texts"]:
     """SST-2: 9,613 sentences of film reviews, negative or positive.
 
     Args:
         level: tokens are words, sub-words, characters or bytes
-        most: most words or sub-words
+        most: largest vocabulary of words or sub-words
         longest: tokens of a sentence; the rest is cut off
     """
     parts = [_read_labeled(find(f"sentiment/sst2.{part}.tsv"), text=0, label=1) for part in ("train", "dev", "test")]
     return _reviews("sst2", parts, level, most, longest)
 
 
-def imdb(seed: int = 0, valid: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 256) -> Data:
+def imdb(
+    seed: int = 0, valid: SplitSize = 0.1, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 256
+) -> Annotated[Data, "texts"]:
     """IMDB: 50,000 film reviews, negative or positive.
 
     Args:
         valid: fraction or count of the 25,000 training reviews held out for validation
         level: tokens are words, sub-words, characters or bytes
-        most: most words or sub-words
+        most: largest vocabulary of words or sub-words
         longest: tokens of a review; the rest is cut off
     """
     whole, test = (_read_labeled(find(f"sentiment/imdb.{part}.tsv.xz"), text=3, label=0, head=True) for part in ("train", "test"))
-    rest, held, _ = (_take(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
-    return _reviews("imdb", [rest, held, test], level, most, longest)
+    train_part, valid_part, _ = (_take(whole, part) for part in split(len(whole[0]), valid, 0, seed, torch.tensor(whole[1])))
+    return _reviews("imdb", [train_part, valid_part, test], level, most, longest)
 
 
 def sentence_polarity(
-    seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, level: Grain = "words", most: Most = 20_000, longest: Longest = 128
-) -> Data:
+    seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 128
+) -> Annotated[Data, "texts"]:
     """10,662 sentences of film reviews, negative or positive.
 
     Args:
         valid: fraction or count of sentences held out for validation
         test: fraction or count of sentences held out for the test
         level: tokens are words, sub-words, characters or bytes
-        most: most words or sub-words
+        most: largest vocabulary of words or sub-words
         longest: tokens of a sentence; the rest is cut off
     """
     path = find("sentiment/sentence_polarity.zip")
@@ -98,7 +99,7 @@ def sentence_polarity(
 
 
 def multi30k(
-    seed: int = 0, source: Language = "de", target: Language = "en", level: Grain = "bpe", most: Most = 8000, longest: Longest = 80
+    seed: int = 0, source: Language = "de", target: Language = "en", level: TokenKind = "bpe", most: Most = 8000, longest: Longest = 80
 ) -> Data:
     """Multi30k: 31,014 captions of photographs in English, German and French, to translate.
 
@@ -106,18 +107,18 @@ def multi30k(
         source: the language translated from
         target: the language translated to
         level: tokens are sub-words, words, characters or bytes; both languages share them
-        most: most words or sub-words
+        most: largest vocabulary of words or sub-words
         longest: tokens of a sentence; the rest is cut off
     """
     if source == target:
         raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
-    files = {part: [find(f"translation/multi30k.{part}.{tongue}.gz") for tongue in (source, target)] for part in PARTS}
+    files = {part: [find(f"translation/multi30k.{part}.{language}.gz") for language in (source, target)] for part in PARTS}
     texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
     tokenizer = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
-    train_source, held, last = (_pairs(sides, tokenizer, longest) for sides in texts.values())
+    train_source, valid, test = (pairs(texts_in, texts_out, tokenizer, tokenizer, longest) for texts_in, texts_out in texts.values())
     name, reader = f"multi30k {source}-{target}", LinesReader(tokenizer, longest, "source")
-    parts = train_source, held.by_size(), last.by_size()
-    # both sides share their tokens: what the source says is told by the same names
+    parts = train_source, valid.sort_by_size(), test.sort_by_size()
+    # both sides share their vocabulary
     return Data(*parts, name=name, task="other", features=tokenizer.tokens, classes=tokenizer.tokens, reader=reader)
 
 
@@ -135,67 +136,16 @@ def given_names(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) ->
 
 
 def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) -> Data:
-    """Names in small letters, to predict letter by letter; one that comes twice is there once, so that no part knows of another."""
+    """Names in lower case, to predict letter by letter, without duplicates, so that no name is in two parts."""
     lines = sorted({line.strip().lower() for line in lines} - {""})
     if len(lines) < 20:
-        raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one in each line")
+        raise DataUnusable(f"'{name}' holds {len(lines)} different names", where="data", fix="give 20 or more, one per line")
     tokenizer = train("char", lines, specials=("pad", "start", "end"))
     start, end, pad = (special(tokenizer, mark) for mark in ("start", "end", "pad"))
     whole = LineSource(Ragged(*tokenizer.encode_all(lines)).wrap(start, end), pad)
-    parts = [whole.subset(part) if len(part) else None for part in split(len(lines), valid, test, seed)]
-    assert parts[0] is not None
-    report: dict[str, int | str] = {"names": len(lines), "letters": tokenizer.size - 4}
-    return Data(
-        parts[0], parts[1], parts[2], name=name, task="other", classes=tokenizer.tokens, report=report, reader=LinesReader(tokenizer, 64)
-    )
-
-
-def text_set(
-    name: str,
-    summary: str,
-    unit: str,
-    read: Callable[[], list[str]],
-    between: str = "\n",
-    part: float = 0.05,
-    tokens: Grain = "char",
-    n: int = 8000,
-) -> Callable[..., Data]:
-    """A set of windows over texts in their order.
-
-    Args:
-        unit: what the texts are, in the plural
-        read: gives the texts
-        between: what joins two of them
-        part: usual share for validation, and for the test
-        tokens: usual level of the tokens
-        n: usual number of words or sub-words at most
-    """
-
-    def load(
-        seed: int = 0,
-        valid: SplitSize = part,
-        test: SplitSize = part,
-        length: Length = 128,
-        stride: Length | None = None,
-        level: Grain = tokens,
-        most: Most = n,
-    ) -> Data:
-        return windows(_thirds(read(), valid, test, between), name, length, stride, level, most)
-
-    load.__name__ = load.__qualname__ = name
-    load.__doc__ = f"""{summary}
-
-    The first part trains, the next is for validation, the last for the test; the seed changes nothing.
-
-    Args:
-        valid: fraction or count of {unit}
-        test: fraction or count of {unit}
-        length: tokens per window
-        stride: tokens between the starts of two windows; by default the length
-        level: tokens are characters, bytes, words or sub-words learned from the training part
-        most: most words or sub-words
-    """
-    return load
+    parts, reader = subsets(whole, split(len(lines), valid, test, seed)), LinesReader(tokenizer, 64)
+    report = {"names": len(lines), "letters": tokenizer.size - 4}
+    return Data(*parts, name=name, task="other", classes=tokenizer.tokens, report=report, reader=reader)
 
 
 def _tunes() -> list[str]:
@@ -237,7 +187,7 @@ def novel_texts() -> list[tuple[str, str]]:
 
 
 def find(name: str) -> Path:
-    """A file of a data folder, or an error that says where it belongs."""
+    """A file of a data folder, or an error that says where to put it."""
     path = fetch.find(name)
     if path is None:
         looked = ", ".join(map(str, fetch.roots()))
@@ -252,11 +202,11 @@ def reviews(most: int) -> list[str]:
     return [text.replace("<br />", " ") for text in _read_labeled(find(IMDB), text=3, label=0, head=True)[0][:most]]
 
 
-def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Grain, most: int, longest: int) -> Data:
+def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: TokenKind, most: int, longest: int) -> Data:
     tokenizer = train(level, parts[0][0], most, MARKS)
     sources = []
     for texts, labels in parts:
-        rows = Ragged(*tokenizer.encode_all(texts)).cut(longest)
+        rows = Ragged(*tokenizer.encode_all(texts)).truncate(longest)
         sources.append(DocumentSource(rows, special(tokenizer, "pad"), torch.tensor(labels)) if texts else None)
     if sources[0] is None:
         raise BadInput(f"'{name}' leaves no text for training", fix="lower valid or test")
@@ -273,16 +223,3 @@ def _read_labeled(path: Path, text: int, label: int, head: bool = False) -> tupl
 
 def _take(whole: tuple[list[str], list[int]], part: torch.Tensor) -> tuple[list[str], list[int]]:
     return [whole[0][i] for i in part.tolist()], [whole[1][i] for i in part.tolist()]
-
-
-def _pairs(sides: Sequence[list[str]], tokenizer: Tokenizer, longest: int) -> PairSource:
-    return pairs(sides[0], sides[1], tokenizer, tokenizer, longest)
-
-
-def _thirds(texts: Sequence[str], valid: SplitSize, test: SplitSize, between: str) -> tuple[str, str, str]:
-    """The texts of train, valid and test, in their order."""
-    n_valid, n_test = size(len(texts), valid, "valid"), size(len(texts), test, "test")
-    n = len(texts) - n_valid - n_test
-    if n < 1:
-        raise BadInput(f"{len(texts)} texts cannot give {n_valid} and {n_test} and leave any for training", fix="lower valid or test")
-    return between.join(texts[:n]), between.join(texts[n : n + n_valid]), between.join(texts[n + n_valid :])

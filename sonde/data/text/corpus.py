@@ -16,6 +16,7 @@ from ...core.batch import Batch, Data
 from ...core.errors import BadInput, DataUnusable, SondeError
 from ...core.files import dump_json, read_json, sha256_file
 from ...core.options import Range
+from ..split import SplitSize
 from ..split import size as part_size
 from .shards import FORMAT
 from .tokenizer import Tokenizer, load
@@ -23,13 +24,13 @@ from .windows import TextReader
 
 Length = Annotated[int, Range(1, 1 << 20)]
 MANY = 100
-"""so many documents are enough to give each of them to one part"""
+"""with so many documents each one goes to a part as a whole"""
 
 
 @final
 @dataclass(frozen=True)
 class Shards:
-    """All tokens of a folder as one long row, and its documents; nothing is read before it is asked for."""
+    """All tokens of a folder as one long sequence, and its documents, read lazily."""
 
     folder: Path
     kind: str
@@ -37,7 +38,7 @@ class Shards:
     sizes: tuple[int, ...]
     """tokens of each shard"""
     manifest: str
-    """hash of the manifest, which names the checksum of every shard"""
+    """hash of the manifest, which contains the checksum of every shard"""
 
     @cached_property
     def offsets(self) -> np.ndarray:
@@ -52,60 +53,60 @@ class Shards:
 
     @cached_property
     def documents(self) -> tuple[np.ndarray, np.ndarray]:
-        """End of each document in the long row, and a hash of its tokens."""
+        """End of each document in the sequence, and a hash of its tokens."""
         parts = [np.fromfile(self.folder / f"{name}.documents", "<u8").reshape(-1, 2) for name in self.names]
         ends = [part[:, 0].astype(np.int64) + start for part, start in zip(parts, self.offsets[:-1], strict=True)]
         return np.concatenate(ends), np.concatenate([part[:, 1] for part in parts])
 
-    def take(self, places: np.ndarray) -> np.ndarray:
-        """Tokens at some places of the long row."""
-        shard = np.searchsorted(self.offsets, places, "right") - 1
-        out = np.empty(places.shape, np.int64)
+    def take(self, positions: np.ndarray) -> np.ndarray:
+        """Tokens at some positions of the sequence."""
+        shard = np.searchsorted(self.offsets, positions, "right") - 1
+        out = np.empty(positions.shape, np.int64)
         for one in np.unique(shard):
             here = shard == one
-            out[here] = self._maps[one][places[here] - self.offsets[one]]
+            out[here] = self._maps[one][positions[here] - self.offsets[one]]
         return out
 
 
 @final
 class ShardSource:
-    """Next-token windows over some stretches of the long row, laid end to end: x (B, T) and y (B, T), y being x moved on by one.
+    """Next-token windows over some ranges of the sequence, concatenated: x (B, T) and y (B, T), which is x shifted by one.
 
-    With `boundaries` also `documents` (B, T), the number of each token's document within its row, and a mask that leaves out
-    targets that begin another document.
+    With `boundaries` also `documents` (B, T), the index of each token's document within its row, and a mask without targets
+    that begin another document.
     """
 
     def __init__(self, shards: Shards, starts: np.ndarray, stops: np.ndarray, window: tuple[int, int], boundaries: bool) -> None:
         self.shards, self.starts = shards, starts
-        self.laid = np.concatenate([[0], np.cumsum(stops - starts)])
+        self.bounds = np.concatenate([[0], np.cumsum(stops - starts)])
         self.length, self.stride = window
         self.boundaries = boundaries
-        if self.laid[-1] < self.length + 1:
+        if self.bounds[-1] < self.length + 1:
             raise BadInput(
-                f"{self.laid[-1]} tokens are too few for one window of {self.length} and its next token",
+                f"{self.bounds[-1]} tokens are too few for one window of {self.length} and its next token",
                 fix="use a smaller length or more text",
             )
 
     def __len__(self) -> int:
-        return int((self.laid[-1] - self.length - 1) // self.stride + 1)
+        return int((self.bounds[-1] - self.length - 1) // self.stride + 1)
 
     def __getitem__(self, indices: Any) -> Batch:
         ids = torch.arange(len(self))[indices] if isinstance(indices, slice) else torch.as_tensor(indices)
-        places = ids.numpy()[:, None] * self.stride + np.arange(self.length + 1)
-        stretch = np.searchsorted(self.laid, places, "right") - 1
-        places = places - self.laid[stretch] + self.starts[stretch]
-        tokens = torch.from_numpy(self.shards.take(places))
+        positions = ids.numpy()[:, None] * self.stride + np.arange(self.length + 1)
+        segment = np.searchsorted(self.bounds, positions, "right") - 1
+        positions = positions - self.bounds[segment] + self.starts[segment]
+        tokens = torch.from_numpy(self.shards.take(positions))
         batch = Batch(x=tokens[:, :-1].contiguous(), y=tokens[:, 1:].contiguous(), ids=ids)
         if not self.boundaries:
             return batch
-        document = torch.from_numpy(np.searchsorted(self.shards.documents[0], places, "right"))
-        number = (document.diff(dim=1) != 0).cumsum(1)  # of the document of each target within its row
+        document = torch.from_numpy(np.searchsorted(self.shards.documents[0], positions, "right"))
+        number = (document.diff(dim=1) != 0).cumsum(1)  # index of the document of each target within its row
         inside = F.pad(number, (1, 0))
         return batch.replace(documents=inside[:, :-1].contiguous(), mask=inside[:, 1:] == inside[:, :-1])
 
     def fingerprint(self) -> str:
         digest = hashlib.sha256(self.shards.manifest.encode())
-        for row in (self.starts, self.laid):
+        for row in (self.starts, self.bounds):
             digest.update(row.tobytes())
         digest.update(f"{self.length} {self.stride} {self.boundaries}".encode())
         return digest.hexdigest()
@@ -115,8 +116,8 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     path: Path,
     target: str | None = None,
     seed: int = 0,
-    valid: float | int = 0.05,
-    test: float | int = 0.05,
+    valid: SplitSize = 0.05,
+    test: SplitSize = 0.05,
     length: Length = 128,
     stride: Length | None = None,
     by: Literal["document", "place"] | None = None,
@@ -126,14 +127,14 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
     """Token shards made by `sonde data tokens`.
 
     Args:
-        valid: fraction (or, by place, a count of tokens) held out for validation
-        test: fraction (or, by place, a count of tokens) held out for the test
+        valid: fraction (or with by='place' a count of tokens) held out for validation
+        test: fraction (or with by='place' a count of tokens) held out for the test
         length: tokens per window
         stride: tokens between the starts of two windows; by default the length
-        by: a document goes to a part by the hash of its tokens, or the text is cut at two places; by default the first where
-            there are 100 documents or more
-        boundaries: tell which document each token belongs to, and ask for no token across documents
-        check: compare every shard with its checksum first
+        by: split by document, by the hash of its tokens, or cut the sequence at two positions; by default by document if
+            there are 100 or more
+        boundaries: add the index of the document of each token, and predict no token across documents
+        check: verify the checksum of every shard first
     """
     if target is not None:
         raise BadInput(f"'{path.name}' holds tokens and has no target", fix="leave 'target' out")
@@ -160,17 +161,17 @@ def token_folder(  # noqa: PLR0913  the options of a kind of file
 
 
 def _by_hash(ends: np.ndarray, hashes: np.ndarray, valid: float, test: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Stretches of train, valid and test: equal documents are always in the same part."""
+    """Ranges of train, valid and test: equal documents are always in the same part."""
     if not 0 <= valid + test < 1:
         raise BadInput(f"valid {valid:g} and test {test:g} leave nothing for training", fix="give fractions that add up to less than 1")
-    place = hashes / 2.0**64
-    part = np.where(place < valid, 1, np.where(place < valid + test, 2, 0))
+    uniform = hashes / 2.0**64
+    part = np.where(uniform < valid, 1, np.where(uniform < valid + test, 2, 0))
     starts = np.concatenate([[0], ends[:-1]])
     return [(starts[part == which], ends[part == which]) for which in range(3)]
 
 
 def open_shards(path: str | Path, check: bool = True) -> tuple[Shards, Tokenizer]:
-    """The shards of a folder and their tokenizer; anything missing, cut short or changed is an error that names it."""
+    """The shards of a folder and their tokenizer; a file that is missing, truncated or changed is an error."""
     path = Path(path)
     if (path / "plan.json").is_file() and not (path / "manifest.json").exists():
         raise _damage_error(

@@ -1,4 +1,4 @@
-"""Documents of different length as batches: padded rows, lines to go on with, and several documents packed into one row.
+"""Documents of different length as batches: padded rows, next-token targets, and several documents packed into one row.
 
 B batch, T time, R documents, N tokens of all of them.
 """
@@ -21,7 +21,7 @@ from ..tensors import TensorSource, fingerprint
 
 @final
 class Ragged:
-    """Rows of different length laid end to end: values (N,) and bounds 0, n1, n1 + n2, ... (R + 1,)."""
+    """Rows of different length, concatenated: values (N,) and bounds 0, n1, n1 + n2, ... (R + 1,)."""
 
     def __init__(self, values: Tensor, bounds: Tensor) -> None:
         if bounds.dim() != 1 or not len(bounds) or int(bounds[0]) != 0 or int(bounds[-1]) != len(values) or bool((bounds.diff() < 0).any()):
@@ -46,28 +46,28 @@ class Ragged:
     def lengths(self) -> Tensor:
         return self.bounds.diff()
 
-    def pad(self, rows: Tensor, fill: int, width: int | None = None) -> Tensor:
-        """Some rows as (B, longest of them) or (B, width), filled up on the right; one gather for all."""
+    def pad(self, rows: Tensor, fill: int) -> Tensor:
+        """Some rows as (B, longest of them), padded on the right, with one gather."""
         start, length = self.bounds[rows], self.lengths[rows]
-        places = torch.arange(int(length.max()) if width is None else width)
+        positions = torch.arange(int(length.max()))
         if not len(self.values):
-            return torch.full((len(rows), len(places)), fill)
-        tokens = self.values[(start.unsqueeze(1) + places).clamp_max_(len(self.values) - 1)]
-        return torch.where(places < length.unsqueeze(1), tokens.long(), fill)
+            return torch.full((len(rows), len(positions)), fill)
+        tokens = self.values[(start.unsqueeze(1) + positions).clamp_max_(len(self.values) - 1)]
+        return torch.where(positions < length.unsqueeze(1), tokens.long(), fill)
 
     def select(self, rows: Tensor) -> Ragged:
-        """Some rows as a set of their own."""
+        """Some rows as a new Ragged."""
         start, length = self.bounds[rows], self.lengths[rows]
         bounds = torch.cat([torch.zeros(1, dtype=torch.long), length.cumsum(0)])
         return Ragged(self.values[_ranges(start, length)], bounds)
 
-    def cut(self, most: int) -> Ragged:
-        """The same rows, each only up to `most` values."""
+    def truncate(self, most: int) -> Ragged:
+        """The same rows, each truncated to `most` values."""
         length = self.lengths.clamp_max(most)
         return Ragged(self.values[_ranges(self.bounds[:-1], length)], torch.cat([self.bounds[:1], length.cumsum(0)]))
 
     def wrap(self, start: int | None = None, end: int | None = None) -> Ragged:
-        """Every row with one more value before it, after it, or both."""
+        """Every row with a start value before it, an end value after it, or both."""
         before, more = int(start is not None), int(start is not None) + int(end is not None)
         bounds = self.bounds + more * torch.arange(len(self.bounds))
         values = torch.empty(int(bounds[-1]), dtype=torch.long)
@@ -78,15 +78,12 @@ class Ragged:
         values[_ranges(bounds[:-1] + before, self.lengths)] = self.values.long()
         return Ragged(values, bounds)
 
-    def fingerprint(self) -> str:
-        return fingerprint({"values": self.values, "bounds": self.bounds})
-
 
 @final
 class DocumentSource:
     """Whole documents: x (B, T) padded to the longest of the batch, their `lengths`, and y if there is one.
 
-    y is a label for each document (R,), or a tag for each token: then the mask is true where one is asked.
+    y is a label for each document (R,), or a tag for each token: then the mask is true at tokens.
     """
 
     def __init__(self, rows: Ragged, pad: int, y: Tensor | Ragged | None = None, ids: Tensor | None = None) -> None:
@@ -103,7 +100,7 @@ class DocumentSource:
 
     @property
     def sizes(self) -> Tensor:
-        """Length of each example; batches are made of examples of similar size."""
+        """Length of each example; a batch holds examples of similar size."""
         return self.rows.lengths
 
     @property
@@ -115,7 +112,7 @@ class DocumentSource:
         which = as_indices(indices, len(self))
         fields = {"x": self.rows.pad(which, self.pad), "lengths": self.rows.lengths[which], "ids": self.ids[which]}
         if isinstance(self._y, Ragged):
-            fields |= {"y": self._y.pad(which, 0), "mask": inside(fields["lengths"])}
+            fields |= {"y": self._y.pad(which, 0), "mask": length_mask(fields["lengths"])}
         elif self._y is not None:
             fields["y"] = self._y[which]
         return Batch(**fields)
@@ -131,9 +128,9 @@ class DocumentSource:
 
 @final
 class LineSource:
-    """Short documents to predict token by token: x (B, T), y the same moved on by one, padded; the mask is true where y counts.
+    """Short documents for next-token prediction: x (B, T), y shifted by one, padded; the mask is true where y counts.
 
-    Give rows that begin with a start token and end with an end token, and the model learns where a line begins and ends.
+    Rows with a start and an end token teach the model where a line begins and ends.
     """
 
     def __init__(self, rows: Ragged, pad: int, ids: Tensor | None = None) -> None:
@@ -162,39 +159,39 @@ class LineSource:
 def shift_targets(rows: Ragged, which: Tensor, pad: int) -> dict[str, Tensor]:
     """x without each row's last token, y without its first, the mask where y counts, and lengths of x."""
     lengths = rows.lengths[which] - 1
-    whole, mask = rows.pad(which, pad), inside(lengths)
+    whole, mask = rows.pad(which, pad), length_mask(lengths)
     x = torch.where(mask, whole[:, :-1], pad)  # the last token of a shorter row is only a target
     return {"x": x, "y": whole[:, 1:].contiguous(), "mask": mask, "lengths": lengths}
 
 
-def inside(lengths: Tensor, width: int | None = None) -> Tensor:
-    """(B, T), true where a place lies inside its row."""
+def length_mask(lengths: Tensor, width: int | None = None) -> Tensor:
+    """(B, T), true at positions before the end of each row."""
     return torch.arange(int(lengths.max()) if width is None else width) < lengths.unsqueeze(1)
 
 
 @checked
 def pack(rows: Ragged, length: Annotated[int, Range(1)], pad: int) -> TensorSource:
-    """Whole documents laid side by side in rows of one length, filled up at the end: as little padding as best fit gives.
+    """Pack whole documents into rows of one length by best fit, padded at the end.
 
     x, y (R', T), the mask where y counts (never across documents), and `documents` (R', T): which of the row's documents a
-    token belongs to, -1 for padding; `stretches` turns it into spans.  A document too long for a row is cut.
+    token belongs to, -1 for padding; `stretches` turns it into spans.  A document too long for a row is split.
     """
     check_rows(rows, least=2)
     starts, sizes = _chunks(rows, length + 1)  # one more than fits: the last token is only a target
-    home, place = _best_fit(sizes - 1, length)
+    home, position = _best_fit(sizes - 1, length)
     n = int(home.max()) + 1
     x, y, documents = torch.full((n, length), pad), torch.full((n, length), pad), torch.full((n, length), -1)
-    token, at = _ranges(starts, sizes - 1), _ranges(torch.from_numpy(home * length + place), sizes - 1)
+    token, at = _ranges(starts, sizes - 1), _ranges(torch.from_numpy(home * length + position), sizes - 1)
     x.view(-1)[at], y.view(-1)[at] = rows.values[token].long(), rows.values[token + 1].long()
-    order = np.lexsort((place, home))
+    order = np.lexsort((position, home))
     number = np.empty(len(home), np.int64)
-    number[order] = np.arange(len(home)) - np.searchsorted(home[order], home[order])  # how many lie before it in its row
+    number[order] = np.arange(len(home)) - np.searchsorted(home[order], home[order])  # documents before it in its row
     documents.view(-1)[at] = torch.from_numpy(number).repeat_interleave(sizes - 1)
     return TensorSource(x, y, mask=documents >= 0, documents=documents)
 
 
 def stretches(documents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Row, start and stop of every document of a packed batch, as `Spans(*stretches(batch.documents), rows=len(batch))` wants them."""
+    """Row, start and stop of every document of a packed batch, for `Spans(*stretches(batch.documents), rows=len(batch))`."""
     edge = torch.full_like(documents[:, :1], -2)
     change = torch.cat([edge, documents], 1) != torch.cat([documents, edge], 1)  # (B, T + 1), true before a first and after a last token
     row, at = change.nonzero(as_tuple=True)
@@ -204,24 +201,19 @@ def stretches(documents: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return row[real], start[real], stop[real]
 
 
-def padding(lengths: Tensor, batch_size: int) -> int:
-    """Places that hold no token if rows of these lengths, in this order, are padded to the longest of each batch."""
-    return sum(int((part.max() - part).sum()) for part in lengths.split(batch_size))
-
-
 def _chunks(rows: Ragged, most: int) -> tuple[Tensor, Tensor]:
-    """Start and size of stretches of at most `most` tokens; two stretches of one document share a token, a target then a beginning."""
+    """Start and size of chunks of at most `most` tokens; neighboring chunks of a document share a token, the last target of one."""
     lengths, step = rows.lengths, most - 1
-    many = (lengths - 2) // step + 1
-    number = torch.arange(int(many.sum())) - (many.cumsum(0) - many).repeat_interleave(many)
+    counts = (lengths - 2) // step + 1
+    number = torch.arange(int(counts.sum())) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     start = number * step
-    size = (lengths.repeat_interleave(many) - start).clamp_max(most)
-    return rows.bounds[:-1].repeat_interleave(many) + start, size
+    size = (lengths.repeat_interleave(counts) - start).clamp_max(most)
+    return rows.bounds[:-1].repeat_interleave(counts) + start, size
 
 
 def _best_fit(sizes: Tensor, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Row and place of each piece: the longest first, each where it leaves the least room."""
-    home, place = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
+    """Row and position of each chunk: the longest first, each in the row where it leaves the least room."""
+    home, position = np.empty(len(sizes), np.int64), np.empty(len(sizes), np.int64)
     free: list[tuple[int, int]] = []
     rows = 0
     for piece in sizes.argsort(descending=True, stable=True).tolist():
@@ -229,14 +221,14 @@ def _best_fit(sizes: Tensor, length: int) -> tuple[np.ndarray, np.ndarray]:
         at = bisect_left(free, (size, -1))
         room, row = free.pop(at) if at < len(free) else (length, rows)
         rows += row == rows
-        home[piece], place[piece] = row, length - room
+        home[piece], position[piece] = row, length - room
         if room > size:
             insort(free, (room - size, row))
-    return home, place
+    return home, position
 
 
 def _ranges(start: Tensor, length: Tensor) -> Tensor:
-    """start[0], start[0] + 1, ... (length[0] of them), start[1], ...: the places of stretches, one after another."""
+    """start[0], start[0] + 1, ... (length[0] of them), start[1], ...: concatenated ranges of positions."""
     before = length.cumsum(0) - length
     return torch.arange(int(length.sum())) + (start - before).repeat_interleave(length)
 
@@ -246,7 +238,7 @@ def as_indices(indices: Any, n: int) -> Tensor:
 
 
 def check_rows(rows: Ragged, least: int = 1) -> None:
-    """A document without tokens has no last state, no mean and no target; it is said rather than left out unseen."""
+    """Refuse documents with fewer tokens than `least`: an empty one has no last state, no mean and no target."""
     if not len(rows):
         raise DataUnusable("there are no documents", where="data", fix="give text that is not empty")
     short = (rows.lengths < least).nonzero().flatten()

@@ -1,14 +1,14 @@
-"""Token shards: text files of any size -> a folder of token files that are mapped into memory, not read.
+"""Token shards: text files of any size -> a folder of token files that are memory-mapped.
 
-    DIR/plan.json             what was asked: files, tokenizer, options; a run that goes on must ask the same
+    DIR/plan.json             the request: files, tokenizer, options; continuing needs the same
     DIR/tokenizer.json        the tokenizer
-    DIR/00000.tokens          tokens end to end, as the smallest whole numbers that hold them
-    DIR/00000.documents       for each document that ends here: where (in tokens) and a hash of its tokens, 8 bytes each
+    DIR/00000.tokens          concatenated tokens, in the smallest integer type that holds them
+    DIR/00000.documents       for each document that ends here: its end (in tokens) and a hash of its tokens, 8 bytes each
     DIR/00000.json            written last: sizes and checksums of the two
-    DIR/manifest.json         all of these together, written when every shard is there
+    DIR/manifest.json         all of these together, written when every shard is complete
 
-A shard is one stretch of one file, and its bytes depend on the text, the tokenizer and the options alone.  So shards are made
-side by side, a run that was killed keeps those that are whole, and what it ends with is what an uninterrupted one gives.
+A shard is a range of one file, and its bytes depend on the text, the tokenizer and the options alone.  So shards are made in
+parallel, a run that was killed keeps the complete ones, and the result equals that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import numpy as np
 from ...core.errors import BadInput, DataUnusable, ResourceFault
 from ...core.files import Lock, disk, dump_json, make_folder, read_json, remove_quietly, replace_file, sha256_file, write_file
 from ..formats import PACKED, reading
-from .tokenizer import KINDS, Grain, Tokenizer, load, save, train
+from .tokenizer import KINDS, Tokenizer, TokenKind, load, save, train
 
 FORMAT = 1
 BLOCK = 1 << 20
@@ -39,55 +39,55 @@ LONGEST = 1 << 30
 
 Documents = Literal["file", "line", "paragraph"]
 CUTS = {"file": re.compile(rb"[^\s](?= [^\s])"), "line": re.compile(rb"\n"), "paragraph": re.compile(rb"\n[ \t\r]*\n")}
-"""where a text may be cut: between two words, after a line, after an empty line"""
+"""where a text may be split: between two words, after a line, after an empty line"""
 
 
 @dataclass(frozen=True)
 class ShardOptions:
-    """What is made of the text; the same for every shard."""
+    """How text becomes shards; the same for every shard."""
 
     tokenizer: str = "bpe"
     """byte, char, words, bpe, wordpiece, unigram, or the path of a tokenizer.json"""
     size: int = 8000
-    """most tokens of a tokenizer that is trained"""
+    """largest vocabulary of a tokenizer that is trained"""
     documents: Documents = "file"
-    """what a document is: a file, a line or a paragraph (up to an empty line)"""
+    """unit of a document: a file, a line or a paragraph (up to an empty line)"""
     shard: int = 16 << 20
-    """bytes of text in a shard; a packed file makes one"""
+    """bytes of text per shard; a compressed file makes one"""
     specials: tuple[str, ...] = ("pad", "unknown", "end")
 
 
 @dataclass(frozen=True)
-class Stretch:
-    """Part of a file that makes a shard; `stop` 0 means to its end."""
+class FileRange:
+    """The part of a file for one shard; `stop` 0 means its end."""
 
     name: str
     path: str
     start: int
     stop: int
     last: bool
-    """the file ends with it, and so does a document"""
+    """the file ends here, and so does a document"""
 
 
 def prepare(
-    files: Sequence[Path], out: Path, options: ShardOptions, processes: int = 1, tell: Callable[[int, int], None] | None = None
+    files: Sequence[Path], out: Path, options: ShardOptions, processes: int = 1, progress: Callable[[int, int], None] | None = None
 ) -> dict:
-    """Make the shards that are not there yet and return the manifest; `tell(done, all)` hears of bytes of text."""
+    """Make the missing shards and return the manifest; `progress(done, total)` is called with bytes of text."""
     plan = _plan(files, options)
-    lock = _claim(out, plan)
+    lock = _lock_folder(out, plan)
     try:
         tokenizer = _tokenizer(files, out, options)
-        jobs = [stretch for file in files for stretch in _stretches(file, options)]
+        jobs = [job for file in files for job in _file_ranges(file, options)]
         sizes = [_bytes(job) for job in jobs]
         records: list[Any] = [_complete_record(out, number) for number in range(len(jobs))]
         done = sum(size for size, record in zip(sizes, records) if record)
-        if tell:
-            tell(done, sum(sizes))
-        left = [number for number, record in enumerate(records) if record is None]
-        for number, record in _make_shards(left, jobs, out, options, processes):
+        if progress:
+            progress(done, sum(sizes))
+        missing = [number for number, record in enumerate(records) if record is None]
+        for number, record in _make_shards(missing, jobs, out, options, processes):
             records[number], done = record, done + sizes[number]
-            if tell:
-                tell(done, sum(sizes))
+            if progress:
+                progress(done, sum(sizes))
         return _finish(out, records, tokenizer)
     except OSError as error:
         raise ResourceFault(
@@ -101,27 +101,27 @@ def prepare(
 
 
 def texts(files: Iterable[Path]) -> Iterator[str]:
-    """All text in blocks that end between words, for training a tokenizer."""
+    """All text in blocks that end between words, to train a tokenizer."""
     for file in files:
-        for text, _ in _blocks(Stretch(file.name, str(file), 0, 0, True), "file"):
+        for text, _ in _blocks(FileRange(file.name, str(file), 0, 0, True), "file"):
             yield text
 
 
 def _plan(files: Sequence[Path], options: ShardOptions) -> dict:
     if not files:
-        raise BadInput("there is no file to make tokens of", fix="give one or more text files")
+        raise BadInput("there is no file to tokenize", fix="give one or more text files")
     entries = []
     for file in files:
         if not file.is_file():
-            raise BadInput(f"no file '{file}'", fix="give text files; those packed as .gz, .xz or .bz2 will do")
+            raise BadInput(f"no file '{file}'", fix="give text files, plain or compressed as .gz, .xz or .bz2")
         about = file.stat()
         entries.append({"name": file.name, "bytes": about.st_size, "changed": about.st_mtime_ns})
     plan = {"format": FORMAT, "files": entries, **asdict(options)}
     return {**plan, "specials": list(options.specials)}
 
 
-def _claim(out: Path, plan: dict) -> Lock:
-    """The folder for this process alone, with its plan in it; another plan is another folder."""
+def _lock_folder(out: Path, plan: dict) -> Lock:
+    """Lock the folder for this process and write its plan, or check that it has the same plan."""
     there = out.exists() and (not out.is_dir() or any(out.iterdir()))
     if there and not (out / "plan.json").is_file() and (not out.is_dir() or {one.name for one in out.iterdir()} - {".lock"}):
         raise BadInput(f"'{out}' is not empty and not a token folder", fix="choose a new or empty folder")
@@ -132,7 +132,7 @@ def _claim(out: Path, plan: dict) -> Lock:
             replace_file(out / "plan.json", dump_json(plan))
         elif (old := read_json(out / "plan.json")) != plan:
             differs = next((name for name in plan if not isinstance(old, dict) or old.get(name) != plan[name]), "plan")
-            reason = "the text files are others, or changed" if differs == "files" else f"it was begun with another '{differs}'"
+            reason = "the text files are different, or changed" if differs == "files" else f"it was started with another '{differs}'"
             raise BadInput(f"'{out}' cannot be continued: {reason}", fix="choose another --out, or remove this folder to start over")
     except BaseException:
         lock.release()
@@ -141,11 +141,11 @@ def _claim(out: Path, plan: dict) -> Lock:
 
 
 def _tokenizer(files: Sequence[Path], out: Path, options: ShardOptions) -> Tokenizer:
-    """The tokenizer of the folder: the one there, else the one named, else one trained on the text."""
+    """The tokenizer of the folder: the saved one, else the one given, else one trained on the text."""
     path = out / "tokenizer.json"
     if not path.is_file():
         tokenizer = (
-            train(cast(Grain, options.tokenizer), texts(files), options.size, options.specials)
+            train(cast(TokenKind, options.tokenizer), texts(files), options.size, options.specials)
             if options.tokenizer in KINDS
             else load(options.tokenizer)
         )
@@ -153,20 +153,20 @@ def _tokenizer(files: Sequence[Path], out: Path, options: ShardOptions) -> Token
     return load(path)
 
 
-def _stretches(file: Path, options: ShardOptions) -> Iterator[Stretch]:
-    """The parts of a file that make a shard each; where they begin depends on the text around that place alone."""
+def _file_ranges(file: Path, options: ShardOptions) -> Iterator[FileRange]:
+    """The parts of a file for one shard each; a start depends on the text around it alone."""
     size = file.stat().st_size
     if file.suffix.lower() in PACKED or size <= options.shard:
-        yield Stretch(file.name, str(file), 0, 0, True)
+        yield FileRange(file.name, str(file), 0, 0, True)
         return
     start = 0
     with open(file, "rb") as text:
         for near in range(options.shard, size, options.shard):
             stop = _cut_after(text, near, CUTS[options.documents], size)
             if start < stop < size:
-                yield Stretch(file.name, str(file), start, stop, options.documents != "file")
+                yield FileRange(file.name, str(file), start, stop, options.documents != "file")
                 start = stop
-    yield Stretch(file.name, str(file), start, size, True)
+    yield FileRange(file.name, str(file), start, size, True)
 
 
 def _cut_after(text: Any, near: int, cut: re.Pattern[bytes], size: int) -> int:
@@ -180,22 +180,22 @@ def _cut_after(text: Any, near: int, cut: re.Pattern[bytes], size: int) -> int:
     return size
 
 
-def _bytes(job: Stretch) -> int:
+def _bytes(job: FileRange) -> int:
     return (job.stop or Path(job.path).stat().st_size) - job.start
 
 
 def _make_shards(
-    left: Sequence[int], jobs: Sequence[Stretch], out: Path, options: ShardOptions, processes: int
+    numbers: Sequence[int], jobs: Sequence[FileRange], out: Path, options: ShardOptions, processes: int
 ) -> Iterator[tuple[int, dict]]:
     make = partial(_shard, out=out, how=options.documents)
-    if processes < 2 or len(left) < 2:
+    if processes < 2 or len(numbers) < 2:
         tokenizer = load(out / "tokenizer.json")
-        for number in left:
+        for number in numbers:
             yield number, make(number, jobs[number], tokenizer=tokenizer)
         return
-    context = get_context("spawn")  # a copy of a process with threads may hang
-    with ProcessPoolExecutor(min(processes, len(left)), context, _begin, (str(out / "tokenizer.json"),)) as pool:
-        futures = {pool.submit(make, number, jobs[number]): number for number in left}
+    context = get_context("spawn")  # a fork of a process with threads may hang
+    with ProcessPoolExecutor(min(processes, len(numbers)), context, _load_worker_tokenizer, (str(out / "tokenizer.json"),)) as pool:
+        futures = {pool.submit(make, number, jobs[number]): number for number in numbers}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -203,18 +203,18 @@ def _make_shards(
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-_OWN: list[Tokenizer] = []
+_WORKER_TOKENIZER: list[Tokenizer] = []
 """the tokenizer of a worker process"""
 
 
-def _begin(path: str) -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every process has a core of its own
-    _OWN.append(load(path))
+def _load_worker_tokenizer(path: str) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one core per process
+    _WORKER_TOKENIZER.append(load(path))
 
 
-def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokenizer: Tokenizer | None = None) -> dict:
-    """Write one shard: both files aside, renamed, then the record that says they are whole."""
-    tokenizer = tokenizer or _OWN[0]
+def _shard(number: int, job: FileRange, *, out: Path, how: Documents, tokenizer: Tokenizer | None = None) -> dict:
+    """Write one shard: both files under temporary names, renamed, then the record that completes it."""
+    tokenizer = tokenizer or _WORKER_TOKENIZER[0]
     end, kind = tokenizer.specials.get("end"), np.dtype(dtype(tokenizer.size)).newbyteorder("<")
     ends: list[tuple[int, int]] = []
     tokens = 0
@@ -227,11 +227,11 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokenizer: T
             values, bounds = tokenizer.encode_all(parts if how != "file" else [text])
             row = values.numpy().astype(kind)
             for i in range(len(bounds) - 1):
-                stretch = row[int(bounds[i]) : int(bounds[i + 1])].tobytes()
-                digest.update(stretch)
-                tokens += len(stretch) // kind.itemsize
-                has_tokens = has_tokens or bool(stretch)
-                yield stretch
+                part = row[int(bounds[i]) : int(bounds[i + 1])].tobytes()
+                digest.update(part)
+                tokens += len(part) // kind.itemsize
+                has_tokens = has_tokens or bool(part)
+                yield part
                 if how != "file" and has_tokens:
                     yield from finish(digest)
                     digest, has_tokens = hashlib.blake2b(digest_size=8), False
@@ -246,40 +246,40 @@ def _shard(number: int, job: Stretch, *, out: Path, how: Documents, tokenizer: T
         ends.append((tokens, int.from_bytes(digest.digest(), "little")))
 
     record: dict[str, Any] = {"file": job.name, "start": job.start, "stop": job.stop}
-    record["tokens.sha256"] = _put(out / f"{number:05d}.tokens", _gather(chunks()))
-    record["documents.sha256"] = _put(out / f"{number:05d}.documents", [np.array(ends, "<u8").reshape(-1, 2).tobytes()])
+    record["tokens.sha256"] = _write_atomically(out / f"{number:05d}.tokens", _gather(chunks()))
+    record["documents.sha256"] = _write_atomically(out / f"{number:05d}.documents", [np.array(ends, "<u8").reshape(-1, 2).tobytes()])
     record |= {"tokens": tokens, "documents": len(ends)}
     replace_file(out / f"{number:05d}.json", dump_json(record))
     return record
 
 
-def _gather(chunks: Iterable[bytes], least: int = 1 << 20) -> Iterator[bytes]:
-    """Small chunks joined, so that a short line costs no write of its own."""
-    kept, size = [], 0
+def _gather(chunks: Iterable[bytes], minimum: int = 1 << 20) -> Iterator[bytes]:
+    """Join small chunks, so that a short line does not cost a write."""
+    pending, size = [], 0
     for chunk in chunks:
-        kept.append(chunk)
+        pending.append(chunk)
         size += len(chunk)
-        if size >= least:
-            yield b"".join(kept)
-            kept, size = [], 0
-    yield b"".join(kept)
+        if size >= minimum:
+            yield b"".join(pending)
+            pending, size = [], 0
+    yield b"".join(pending)
 
 
-def _put(path: Path, chunks: Iterable[bytes]) -> str:
-    aside = path.with_name(f".tmp-{path.name}-{os.getpid()}")
-    remove_quietly(aside)
+def _write_atomically(path: Path, chunks: Iterable[bytes]) -> str:
+    temporary = path.with_name(f".tmp-{path.name}-{os.getpid()}")
+    remove_quietly(temporary)
     try:
-        _, sha256 = write_file(aside, chunks)
-        disk.rename(aside, path)
+        _, sha256 = write_file(temporary, chunks)
+        disk.rename(temporary, path)
         disk.fsync_directory(path.parent)
     except BaseException:
-        remove_quietly(aside)
+        remove_quietly(temporary)
         raise
     return sha256
 
 
 def _complete_record(out: Path, number: int) -> dict | None:
-    """The record of a shard if it is there and both its files are the ones it speaks of."""
+    """The record of a shard if it exists and both files have its checksums."""
     name = f"{number:05d}"
     try:
         record = read_json(out / f"{name}.json")
@@ -290,7 +290,7 @@ def _complete_record(out: Path, number: int) -> dict | None:
 
 
 def _finish(out: Path, records: list[dict], tokenizer: Tokenizer) -> dict:
-    for left_over in out.glob(".tmp-*"):  # of a run that was killed
+    for left_over in out.glob(".tmp-*"):  # from a run that was killed
         remove_quietly(left_over)
     manifest = {
         "format": FORMAT,
@@ -307,40 +307,42 @@ def _finish(out: Path, records: list[dict], tokenizer: Tokenizer) -> dict:
 
 
 def dtype(size: int) -> str:
-    """The smallest whole numbers that hold every token."""
+    """The smallest integer type that holds every token."""
     return "uint16" if size <= 1 << 16 else "uint32"
 
 
-def _blocks(job: Stretch, how: Documents) -> Iterator[tuple[str, list[str]]]:
-    """The text of a stretch in blocks cut where a document may be cut, each with the documents in it (none of a whole file)."""
-    rest, place = b"", job.start
+def _blocks(job: FileRange, how: Documents) -> Iterator[tuple[str, list[str]]]:
+    """The text of a job in blocks that end where a document may end, each with its documents (none if a document is a file)."""
+    rest, offset = b"", job.start
     for block in _read(job):
         rest += block
         cut = _last(CUTS[how], rest, len(rest) - len(block))
         if cut is None:
             if len(rest) > LONGEST:
-                raise BadInput(f"'{job.name}' has a {how} of more than {LONGEST >> 30} GiB at byte {place}", fix="cut it into smaller ones")
+                raise BadInput(
+                    f"'{job.name}' has a {how} of more than {LONGEST >> 30} GiB at byte {offset}", fix="cut it into smaller ones"
+                )
             continue
-        yield _decode_documents(rest[:cut], how, job, place)
-        place, rest = place + cut, rest[cut:]
+        yield _decode_documents(rest[:cut], how, job, offset)
+        offset, rest = offset + cut, rest[cut:]
     if rest:
-        yield _decode_documents(rest, how, job, place)
+        yield _decode_documents(rest, how, job, offset)
 
 
 def _last(cut: re.Pattern[bytes], text: bytes, near: int) -> int | None:
-    """End of the last cut in a text; only what comes from `near` on is new."""
+    """End of the last separator in a text; text before `near` was searched before."""
     for start in (max(len(text) - 4096, 0), max(near - 2, 0)):
         if ends := [match.end() for match in cut.finditer(text, start)]:
             return ends[-1]
     return None
 
 
-def _decode_documents(data: bytes, how: Documents, job: Stretch, place: int) -> tuple[str, list[str]]:
+def _decode_documents(data: bytes, how: Documents, job: FileRange, offset: int) -> tuple[str, list[str]]:
     try:
-        text = data.decode("utf-8-sig" if place == 0 else "utf-8")
+        text = data.decode("utf-8-sig" if offset == 0 else "utf-8")
     except UnicodeDecodeError as error:
         raise BadInput(
-            f"'{job.name}' is not UTF-8 text: byte {place + error.start} is 0x{data[error.start]:02x}", fix="save it as UTF-8"
+            f"'{job.name}' is not UTF-8 text: byte {offset + error.start} is 0x{data[error.start]:02x}", fix="save it as UTF-8"
         ) from error
     if how == "file":
         return text, []
@@ -349,8 +351,8 @@ def _decode_documents(data: bytes, how: Documents, job: Stretch, place: int) -> 
     return text, [part for part in stripped if part.strip()]
 
 
-def _read(job: Stretch) -> Iterator[bytes]:
-    """Blocks of a stretch, unpacked where the file is packed."""
+def _read(job: FileRange) -> Iterator[bytes]:
+    """Blocks of a job, decompressed if the file is compressed."""
     path = Path(job.path)
     unpack = PACKED.get(path.suffix.lower())
     with reading(path, "cannot be read"), (unpack or open)(path, "rb") as file:

@@ -1,15 +1,14 @@
-"""Tokenizers: text <-> rows of whole numbers.  Characters, bytes, words and sub-words behind one small protocol.
+"""Tokenizers: text <-> token ids.  Characters, bytes, words and sub-words with one interface.
 
     tokenizer = train("bpe", texts, size=8000, specials=("pad", "start", "end"))
     tokenizer.decode(tokenizer.encode("some text")) == "some text"
 
-All of them are saved as the tokenizer.json of the `tokenizers` package, which other programs read.  Text never turns
-into a special token, whatever it says: `<pad>` in a text is five characters; `encode_marked` reads it as a token on purpose.
+All of them are saved as a tokenizer.json of the `tokenizers` package, which other programs read.  Text is never encoded as a
+special token: `<pad>` in a text is five characters; `encode_marked` encodes it as the token.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -19,25 +18,24 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, final, get_args
+from typing import Any, Literal, Protocol, final, get_args
 
 import numpy as np
 import torch
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer as Backend
 from torch import Tensor
 
 from ...core.errors import BadInput, DataUnusable
 from ...core.files import JSON_LIMIT, read_file, replace_file
 from ...core.options import checked
 
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer as Backend
-
 UNKNOWN = "\ufffd"
 Level = Literal["byte", "char"]
-Grain = Literal["byte", "char", "words", "bpe", "wordpiece", "unigram"]
-KINDS: tuple[str, ...] = get_args(Grain)
+TokenKind = Literal["byte", "char", "words", "bpe", "wordpiece", "unigram"]
+KINDS: tuple[str, ...] = get_args(TokenKind)
 
-SPELLED = {
+SPELLINGS = {
     "pad": ("<pad>", "[PAD]"),
     "unknown": ("<unk>", "[UNK]"),
     "start": ("<s>", "[BOS]", "<bos>", "<|begin_of_text|>"),
@@ -46,17 +44,17 @@ SPELLED = {
     "sep": ("<sep>", "[SEP]"),
     "cls": ("<cls>", "[CLS]"),
 }
-"""how each special token may be written in a tokenizer.json; ours has the first form, WordPiece the one in brackets"""
+"""spellings of each special token in a tokenizer.json; ours is the first, that of WordPiece the one in brackets"""
 SENTINEL = "<extra_id_{}>"
 SILENT = ("pad", "start", "end", "sep", "cls")
-"""special tokens that are no text: decoding leaves them out"""
+"""special tokens that decoding leaves out"""
 PIECE = 1 << 14
-"""characters encoded at a time: a long text costs the package more than its pieces, which also run side by side"""
+"""characters encoded at a time: the package is faster on pieces than on a long text, and encodes them in parallel"""
 GROUP = 512
 
 
 class Tokenizer(Protocol):
-    """What a model, a lens or a reader may ask of any tokenizer."""
+    """The interface of every tokenizer."""
 
     @property
     def level(self) -> str:
@@ -65,7 +63,7 @@ class Tokenizer(Protocol):
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Every token as it is written, in the order of the numbers."""
+        """Every token as text, in the order of the ids."""
         ...
 
     @property
@@ -73,13 +71,13 @@ class Tokenizer(Protocol):
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """Number of each special token by name: pad, unknown, start, end, mask, sep, cls, 'sentinel 0', ..."""
+        """Id of each special token by name: pad, unknown, start, end, mask, sep, cls, 'sentinel 0', ..."""
         ...
 
     def encode(self, text: str) -> Tensor: ...
 
     def encode_all(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Tokens of all texts end to end, and the bounds 0, n1, n1 + n2, ... between them."""
+        """Concatenated tokens of all texts, and the bounds 0, n1, n1 + n2, ... between them."""
         ...
 
     def decode(self, tokens: Tensor) -> str: ...
@@ -92,9 +90,9 @@ class Tokenizer(Protocol):
 @final
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tokens of a text: its 256 bytes, or its characters with one more token for those not seen in training.
+    """Bytes or characters as tokens, the latter with one more token for characters not seen in training.
 
-    Special tokens, if any, come after these; `named` says which they are.
+    Special tokens, if any, come last; `named` are their names.
     """
 
     tokens: tuple[str, ...]
@@ -119,7 +117,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> np.ndarray:
-        """Every code point -> its token, 0 if unknown."""
+        """Code point -> token, 0 if unknown."""
         table = np.zeros(0x110000, np.uint8 if self.size <= 256 else np.int32)
         plain = self.tokens[: self.size - len(self.named)]
         table[[ord(char) for char in plain]] = np.arange(len(plain))
@@ -137,7 +135,7 @@ class Vocabulary:
         return self.encode("".join(texts)), _bounds(lengths)
 
     def decode(self, tokens: Tensor) -> str:
-        """Text of a row of tokens; bytes that are no UTF-8 become the replacement character."""
+        """Text of a row of tokens; bytes that are not UTF-8 become the replacement character."""
         tokens = _drop_specials(self, tokens)
         if self.level == "byte" and not self.named:
             return bytes(tokens.tolist()).decode("utf-8", "replace")
@@ -147,9 +145,6 @@ class Vocabulary:
         return "".join(self.tokens[token] for token in tokens.tolist())
 
     def to_json(self) -> str:
-        from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
-        from tokenizers import Tokenizer as Backend
-
         plain, last = self.tokens[: self.size - len(self.named)], self.tokens[self.size - len(self.named) :]
         if self.level == "byte":
             tokenizer = Backend(models.BPE({char: i for i, char in enumerate(_byte_letters())}, []))
@@ -173,7 +168,7 @@ class Subwords:
 
     def __init__(self, tokenizer: Backend) -> None:
         self.tokenizer = tokenizer
-        tokenizer.encode_special_tokens = True  # what a text says is text
+        tokenizer.encode_special_tokens = True  # special tokens in a text are text
         tokenizer.no_padding()
         tokenizer.no_truncation()
         self._cuts = _may_cut(json.loads(tokenizer.to_str()))
@@ -182,8 +177,6 @@ class Subwords:
         return self.tokenizer.to_str()
 
     def __setstate__(self, state: str) -> None:
-        from tokenizers import Tokenizer as Backend
-
         self.__init__(Backend.from_str(state))
 
     @cached_property
@@ -203,7 +196,7 @@ class Subwords:
     @cached_property
     def specials(self) -> Mapping[str, int]:
         number = self.tokenizer.token_to_id
-        ids = {name: next((n for n in map(number, spellings) if n is not None), None) for name, spellings in SPELLED.items()}
+        ids = {name: next((n for n in map(number, spellings) if n is not None), None) for name, spellings in SPELLINGS.items()}
         sentinels = {f"sentinel {i}": number(SENTINEL.format(i)) for i in range(100)}
         return {name: n for name, n in (ids | sentinels).items() if n is not None}
 
@@ -216,7 +209,7 @@ class Subwords:
         for group, last in self._groups(texts):
             try:
                 id_lists = [one.ids for one in self.tokenizer.encode_batch_fast(group, add_special_tokens=False)]
-            except TypeError:  # the package says this of text that cannot be UTF-8
+            except TypeError:  # raised by the package for text that cannot be UTF-8
                 with _characters():
                     "".join(group).encode()
                 raise
@@ -227,7 +220,7 @@ class Subwords:
         return torch.from_numpy(np.concatenate(rows)), torch.from_numpy(np.concatenate(bounds))
 
     def _groups(self, texts: Sequence[str]) -> Iterator[tuple[list[str], list[bool]]]:
-        """Pieces of the texts, some hundred at a time, each with a flag: is it the last of its text?"""
+        """Pieces of the texts, some hundred at a time, each with a flag for the last piece of a text."""
         group: list[str] = []
         ends: list[bool] = []
         for text in texts:
@@ -248,12 +241,14 @@ class Subwords:
 
 
 @checked
-def train(kind: Grain, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")) -> Tokenizer:
-    """A tokenizer learned from texts, which are read once; the same texts give the same one, number for number.
+def train(
+    kind: TokenKind, texts: Iterable[str], size: int = 8000, specials: Sequence[str] = ("pad", "unknown", "start", "end")
+) -> Tokenizer:
+    """Train a tokenizer on texts, which are read once; the same texts give the same token ids.
 
     Args:
-        kind: byte, char, words, bpe (over bytes: every text comes back exactly), wordpiece (small letters) or unigram
-        size: most tokens it may have, special ones included
+        kind: byte, char, words, bpe (over bytes: every text comes back exactly), wordpiece (lower case) or unigram
+        size: largest vocabulary, special tokens included
         specials: names of special tokens; 'sentinel 0' and so on are those of span corruption
     """
     if kind == "byte":
@@ -268,14 +263,11 @@ def train(kind: Grain, texts: Iterable[str], size: int = 8000, specials: Sequenc
     least = 256 + len(specials) if kind == "bpe" else len(specials) + 1
     if size < least:
         raise BadInput(f"a {kind} tokenizer needs {least} tokens or more, not {size}", fix=f"set its size to {least} or more")
-    with _one_thread(), _characters():  # sums in another order would give other numbers
+    with _one_thread(), _characters():  # with threads the order of sums, and so the result, would vary
         return Subwords(_TRAIN[kind](texts, size, specials))
 
 
 def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import models, pre_tokenizers, trainers
-
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     tokenizer = Backend(models.WordLevel(unk_token=_spell("unknown")))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -284,9 +276,6 @@ def _words(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
 
 
 def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, pre_tokenizers, trainers
-
     tokenizer = Backend(models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     marks = [_spell(name) for name in specials if name != "unknown"]  # every byte is a token: nothing is unknown
@@ -296,9 +285,6 @@ def _bpe(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
 
 
 def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Tokenizer as Backend
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
-
     marks = [_spell(name, brackets=True) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     normal, split = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     words: dict[str, int] = {}
@@ -306,8 +292,8 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Back
         for word, _ in split.pre_tokenize_str(normal.normalize_str(text)):
             words[word] = words.get(word, 0) + 1
     letters = sorted(set(chain.from_iterable(words)))
-    # The trainer numbers the letters that go on with a word in the order of a hash table, another in each process, and breaks ties
-    # by these numbers.  Named as special tokens they have a fixed order; the model made from what it found has none of that.
+    # The trainer numbers the letters inside words in the order of a hash table, which differs between processes, and breaks ties by
+    # these numbers.  As special tokens they have a fixed order; the final model is built from the vocabulary without them.
     first = [*marks, *letters, *(f"##{letter}" for letter in letters)]
     if len(first) > size:
         raise BadInput(
@@ -327,9 +313,6 @@ def _wordpiece(texts: Iterable[str], size: int, specials: Sequence[str]) -> Back
 
 
 def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backend:
-    from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
-    from tokenizers import Tokenizer as Backend
-
     marks = [_spell(name) for name in {"unknown": 0, **dict.fromkeys(specials)}]
     space = pre_tokenizers.Metaspace(prepend_scheme="never")
     tokenizer = Backend(models.Unigram())
@@ -338,12 +321,12 @@ def _unigram(texts: Iterable[str], size: int, specials: Sequence[str]) -> Backen
     tokenizer.train_from_iterator(texts, trainer)
     vocab = json.loads(tokenizer.to_str())["model"]["vocab"]
     pieces = {piece: score for piece, score in vocab if piece not in marks}
-    # Letters too rare to be worth a piece are given scores 0.0001 apart in the order of a hash table; here in that of the alphabet.
+    # The trainer gives rare letters scores 0.0001 apart in the order of a hash table; here in that of the alphabet.
     floor = min(pieces.values(), default=0.0)
     rare = sorted(piece for piece, score in pieces.items() if len(piece) == 1 and score - floor < 1e-4 * len(pieces))
     pieces |= dict(zip(rare, sorted((pieces[piece] for piece in rare), reverse=True)))
     ranked = sorted(((piece, round(score, 4)) for piece, score in pieces.items()), key=lambda one: (-one[1], one[0]))
-    model = models.Unigram([(marks[0], 0.0), *ranked], 0, False)  # the other marks come after: a piece would be found in text
+    model = models.Unigram([(marks[0], 0.0), *ranked], 0, False)  # the other marks are added later: as pieces they would match text
     return _with_marks(model, marks, pre_tokenizer=split, decoder=decoders.Metaspace(prepend_scheme="never"))
 
 
@@ -356,8 +339,6 @@ _TRAIN: dict[str, Callable[[Iterable[str], int, Sequence[str]], Any]] = {
 
 
 def _with_marks(model: Any, marks: Sequence[str], **parts: Any) -> Backend:
-    from tokenizers import Tokenizer as Backend
-
     tokenizer = Backend(model)
     for name, part in parts.items():
         setattr(tokenizer, name, part)
@@ -375,7 +356,7 @@ def load(path: str | Path) -> Tokenizer:
     try:
         return from_json(read_file(Path(path), 8 * JSON_LIMIT).decode("utf-8"))
     except (OSError, ValueError) as error:
-        message = f"'{Path(path).name}' is no tokenizer.json: {getattr(error, 'strerror', None) or error}"
+        message = f"'{Path(path).name}' is not a tokenizer.json: {getattr(error, 'strerror', None) or error}"
         raise DataUnusable(
             message, where=str(path), fix="give the tokenizer.json of a model, or one that `sonde data tokens` wrote"
         ) from error
@@ -383,8 +364,6 @@ def load(path: str | Path) -> Tokenizer:
 
 def from_json(text: str) -> Tokenizer:
     """The tokenizer written in a tokenizer.json; ValueError for anything else."""
-    from tokenizers import Tokenizer as Backend
-
     try:
         config, tokenizer = json.loads(text), Backend.from_str(text)
         model, split = config["model"], config["pre_tokenizer"] or {}
@@ -403,21 +382,18 @@ def from_json(text: str) -> Tokenizer:
     return Subwords(tokenizer)
 
 
-def fingerprint(tokenizer: Tokenizer) -> str:
-    """Hash of a tokenizer: equal for equal ones."""
-    return hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
-
-
 def check_fits(tokenizer: Tokenizer, known: int, where: str) -> None:
     """Refuse a tokenizer with more tokens than a model has embeddings for."""
     if tokenizer.size > known:
         raise BadInput(
-            f"the tokenizer has {tokenizer.size} tokens, the model knows {known}", where=where, fix="use the tokenizer it learned with"
+            f"the tokenizer has {tokenizer.size} tokens, the model knows {known}",
+            where=where,
+            fix="use the model's tokenizer",
         )
 
 
 def special(tokenizer: Tokenizer, name: str) -> int:
-    """Number of a special token, or an error that says which ones there are."""
+    """Id of a special token, or an error that lists those there are."""
     if name not in tokenizer.specials:
         there = ", ".join(tokenizer.specials) or "none"
         raise BadInput(f"this tokenizer has no special token '{name}'; it has {there}", fix=f"train one with '{name}' among its specials")
@@ -425,7 +401,7 @@ def special(tokenizer: Tokenizer, name: str) -> int:
 
 
 def sentinels(tokenizer: Tokenizer) -> Tensor:
-    """Numbers of the sentinels, in their order."""
+    """Ids of the sentinels, in their order."""
     ids = [number for name, number in tokenizer.specials.items() if name.startswith("sentinel ")]
     if not ids:
         special(tokenizer, "sentinel 0")
@@ -443,21 +419,23 @@ def encode_marked(tokenizer: Tokenizer, text: str) -> Tensor:
 
 
 def _drop_specials(tokenizer: Tokenizer, tokens: Tensor) -> Tensor:
-    """A row without the special tokens that are no text."""
+    """A row without the special tokens that decoding leaves out."""
     tokens = tokens.flatten()
     silent = [tokenizer.specials[name] for name in SILENT if name in tokenizer.specials]
     if len(tokens) and (int(tokens.max()) >= tokenizer.size or int(tokens.min()) < 0):
         wrong = int(tokens.max()) if int(tokens.max()) >= tokenizer.size else int(tokens.min())
-        raise BadInput(f"token {wrong} is none of the {tokenizer.size} of this tokenizer", fix="use the tokenizer the model learned with")
+        raise BadInput(
+            f"token {wrong} is not one of the {tokenizer.size} of this tokenizer", fix="use the tokenizer the model was trained with"
+        )
     return tokens[~torch.isin(tokens.long(), torch.tensor(silent))] if silent else tokens
 
 
 def _spell(name: str, brackets: bool = False) -> str:
     if name.startswith("sentinel ") and name[9:].isdigit():
         return SENTINEL.format(int(name[9:]))
-    if name not in SPELLED:
-        raise BadInput(f"no special token '{name}'", fix="choose from " + ", ".join(SPELLED) + ", 'sentinel 0', ...")
-    return SPELLED[name][1 if brackets else 0]
+    if name not in SPELLINGS:
+        raise BadInput(f"no special token '{name}'", fix="choose from " + ", ".join(SPELLINGS) + ", 'sentinel 0', ...")
+    return SPELLINGS[name][1 if brackets else 0]
 
 
 def _special_name(token: str) -> str:
@@ -465,7 +443,7 @@ def _special_name(token: str) -> str:
     match = re.fullmatch(r"<extra_id_(\d+)>", token)
     if match:
         return f"sentinel {match.group(1)}"
-    return next((name for name, spellings in SPELLED.items() if token in spellings), token)
+    return next((name for name, spellings in SPELLINGS.items() if token in spellings), token)
 
 
 def _byte_letters() -> list[str]:
@@ -476,7 +454,7 @@ def _byte_letters() -> list[str]:
 
 
 def _may_cut(config: Mapping[str, Any]) -> bool:
-    """True where a text may be cut before a space: what comes before and after are then words of their own, whatever they are."""
+    """Whether a text may be split before a space without changing its tokens."""
     split, normal = config["pre_tokenizer"], config["normalizer"]
     steps = [] if split is None else split.get("pretokenizers", [split])
     harmless = normal is None or normal["type"] in ("BertNormalizer", "Lowercase")
@@ -484,7 +462,7 @@ def _may_cut(config: Mapping[str, Any]) -> bool:
 
 
 def _at_spaces(step: Mapping[str, Any]) -> bool:
-    """True of a step that begins a new word at a single space between two letters, or leaves spaces alone."""
+    """Whether a pre-tokenizer starts a new word at a single space between two letters, or ignores spaces."""
     if step["type"] == "ByteLevel":
         return step["use_regex"] and not step["add_prefix_space"]
     if step["type"] == "Metaspace":
@@ -493,7 +471,7 @@ def _at_spaces(step: Mapping[str, Any]) -> bool:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """Parts of a text of about `PIECE` characters, cut before a single space between two words."""
+    """Parts of a text of about `PIECE` characters, split before a single space between two words."""
     start = 0
     while len(text) - start > PIECE:
         match = _CUT.search(text, start + PIECE)
@@ -513,7 +491,7 @@ def _bounds(lengths: Sequence[int]) -> Tensor:
 
 @contextmanager
 def _characters() -> Iterator[None]:
-    """Refuses lone halves of surrogate pairs, which is what Python makes of bytes on a command line that are no UTF-8."""
+    """Refuse unpaired surrogates, which Python makes of command-line bytes that are not UTF-8."""
     try:
         yield
     except UnicodeEncodeError as error:
@@ -522,7 +500,7 @@ def _characters() -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The package on one thread."""
+    """Run the package on one thread."""
     before = os.environ.get("TOKENIZERS_PARALLELISM")
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     try:

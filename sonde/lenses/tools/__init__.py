@@ -1,1 +1,1 @@
-"""What lenses share: reading without a trace, small subjects, tokens, pictures."""
+"""What lenses share: read-only access to a model, small subjects, tokens, pictures."""

@@ -1,4 +1,4 @@
-"""What mixers cost: time, memory and arithmetic of every member and form against the length of the sequence."""
+"""Cost of mixers: time, memory and FLOPs of every mixer and form against the length of the sequence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ...nn.recurrence import watching
 from ...nn.recurrence.choose import flops as arithmetic
 from ..cost import attention_on_cpu
 
-PARTS = ("aten.mm", "aten.addmm")  # products with weights: the same for every mixer, so not counted as mixing
+PROJECTIONS = ("aten.mm", "aten.addmm")  # products with weights: every mixer has them, so they do not count as mixing
 
 
 class MixerRow(NamedTuple):
@@ -28,17 +28,17 @@ class MixerRow(NamedTuple):
     form: str
     length: int
     seconds: float
-    """of one forward pass, and of the backward pass too where it was asked for"""
+    """of one forward pass, with `backward` of the backward pass too"""
     peak: int
-    """bytes of tensors alive at once at most"""
+    """peak memory of the tensors, in bytes"""
     flops: float
-    """of moving information along the sequence in one forward pass, products with weights left out"""
+    """FLOPs along the sequence in one forward pass, without products with weights"""
     state: int
     """bytes of the state after the sequence, per sequence; 0 where there is none"""
 
 
 def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1, backward: bool = False, budget: float = 1.0) -> MixerRow:
-    """Best of several passes within `budget` seconds, two at least."""
+    """The fastest of several passes within `budget` seconds, at least two."""
     mixer.use(form)
     x = torch.randn(batch_size, length, mixer.width, generator=torch.Generator().manual_seed(length))
     call = _call(mixer, x, backward)
@@ -51,8 +51,8 @@ def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1
         pass_start = time.perf_counter()
         call()
         seconds = min(seconds, time.perf_counter() - pass_start)
-    kept = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
-    return MixerRow(name, form, length, seconds, live.peak, mixing(mixer, x), kept)
+    state_bytes = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
+    return MixerRow(name, form, length, seconds, live.peak, mixing(mixer, x), state_bytes)
 
 
 def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Tensor]]:
@@ -74,23 +74,23 @@ def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Ten
 
 
 def mixing(mixer: Mixer, x: Tensor) -> float:
-    """FLOPs of the recurrences that run, or of the products between tokens where there is none."""
+    """FLOPs of the recurrences, or without any, of the products between tokens."""
     with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
         mixer(x)
     if watch.seen:
         return sum(arithmetic(steps, form) for steps, form in watch.seen)
     counts = counter.get_flop_counts()["Global"]
-    return float(sum(n for op, n in counts.items() if str(op) not in PARTS))
+    return float(sum(n for op, n in counts.items() if str(op) not in PROJECTIONS))
 
 
 def sweep(
     mixers: dict[str, Mixer], forms: Sequence[str], lengths: Sequence[int], batch_size: int = 1, backward: bool = False, limit: float = 2.0
 ) -> Iterator[MixerRow]:
-    """Every member in each of its forms at growing length; a form that takes longer than `limit` seconds goes no further."""
+    """Every mixer in each of its forms at increasing length; a form that takes more than `limit` seconds is not tried at longer ones."""
     for name, mixer in mixers.items():
         for form in mixer.forms():
             if form not in forms if forms else form == "fused" and not kernels.available():
-                continue  # where no form is named, those that can run here
+                continue  # without `forms`, those that can run here
             for length in lengths:
                 row = measure(name, mixer, form, length, batch_size, backward)
                 yield row
@@ -103,19 +103,19 @@ FORMATS = {"peak memory": "bytes", "FLOPs of mixing": "si", "state": "bytes"}
 
 
 def cells(row: MixerRow, batch_size: int = 1) -> tuple[str | float, ...]:
-    """A row as it stands in the table."""
+    """A row as cells of the table."""
     speed = round(batch_size * row.length / row.seconds)
     return row.mixer, row.form, row.length, round(1e3 * row.seconds, 2), speed, row.peak, row.flops, row.state
 
 
 def readings(rows: Sequence[MixerRow], batch_size: int = 1, setting: str = "") -> list[Reading]:
-    """The rows as a table, and time and memory against length as curves of each member's best form.
+    """The rows as a table, and time and memory of each mixer's best form against length as curves.
 
     Args:
-        setting: how it was measured, told in the notes
+        setting: how it was measured, for the notes
     """
     table = dict(zip(COLUMNS, map(list, zip(*(cells(row, batch_size) for row in rows)))))
-    panels: list[Reading] = [Table("Mixers: time, memory and arithmetic against length", table, note=setting, formats=FORMATS)]
+    panels: list[Reading] = [Table("Mixers: time, memory and FLOPs against length", table, note=setting, formats=FORMATS)]
     lengths = sorted({row.length for row in rows})
     members = {name: [row for row in rows if row.mixer == name] for name in dict.fromkeys(row.mixer for row in rows)}
     for title, unit, value in (("Time", "ms", lambda r: 1e3 * r.seconds), ("Memory", "peak MiB", lambda r: r.peak / 2**20)):
@@ -140,7 +140,7 @@ def readings(rows: Sequence[MixerRow], batch_size: int = 1, setting: str = "") -
 
 
 def _winners(members: dict[str, list[MixerRow]], value: Callable[[MixerRow], float]) -> str:
-    """Which form was the best for each member, at the greatest length it was measured at."""
+    """The best form of each mixer at its longest measured length."""
     by_form: dict[tuple[int, str], list[str]] = {}
     for name, own in members.items():
         longest = max(row.length for row in own)

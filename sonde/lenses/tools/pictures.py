@@ -1,4 +1,4 @@
-"""What lenses over images share: pictures for the eye, and the maps that a network makes of an image, layer by layer.
+"""What lenses over images share: images scaled for display, and the feature maps of a network, layer by layer.
 
 B batch, C channels, H height, W width of an image; h, w those of a map.
 """
@@ -11,16 +11,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch import nn
+
+from ...core.batch import ask
 from ...core.errors import BadInput, nearest
 from ...core.reading import Subject
-from .readonly import hook_outputs, no_model
+from ...nn.block import Block
+from .readonly import hook_inputs, hook_outputs, no_model
 
 MORE = 960
-"""pixels by which an image grows: a multiple of most products of strides, and large against the squares of the others"""
+"""pixels added to an image to measure strides: a multiple of most products of strides, and large compared with other strides"""
 
 
 def no_images(subject: Subject) -> str:
-    """Why there is no image to look at, or ''."""
+    """Why the inputs are not images, or ''."""
     if missing := no_model(subject):
         return missing
     x = subject.batch.x
@@ -30,51 +35,40 @@ def no_images(subject: Subject) -> str:
 
 
 def no_maps(subject: Subject) -> str:
-    """Why the network makes no maps of an image, or ''."""
+    """Why the network has no feature maps, or ''."""
     if missing := no_images(subject):
         return missing
-    return "" if _mapping(subject.model) else "the model has neither convolution nor patches"
+    return "" if _has_maps(subject.model) else "the model has neither a convolution nor patches"
 
 
-def _mapping(model: Any) -> bool:
-    from torch import nn
-
+def _has_maps(model: Any) -> bool:
     return hasattr(model, "patch") or any(isinstance(part, (nn.Conv2d, nn.ConvTranspose2d)) for part in model.modules())
 
 
 def stretch(images: Any) -> Any:
-    """Images of any shape as numbers from 0 to 1, all by the same scale."""
+    """Images of any shape scaled to 0..1, all by the same factor."""
     images = images.detach().float()
     low, high = images.min(), images.max()
     return (images - low) / (high - low) if high > low else images * 0
 
 
 def picture(image: Any) -> Any:
-    """One image (C, H, W) as (H, W) or (H, W, 3), stretched to 0..1 for the eye; other numbers of channels as their mean."""
+    """One image (C, H, W) as (H, W) or (H, W, 3), scaled to 0..1; other numbers of channels are averaged."""
     return flat(stretch(image if len(image) in (1, 3) else image.mean(0, keepdim=True)))
 
 
 def flat(image: Any) -> Any:
-    """One image (C, H, W) as it is drawn, (H, W) or (H, W, 3)."""
+    """One image (C, H, W) in the layout of a picture, (H, W) or (H, W, 3)."""
     return image.permute(1, 2, 0) if len(image) == 3 else image.mean(0)
 
 
-def spread_evenly(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, from the first to the last."""
-    n = min(most, len(items))
-    return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
-
-
 def maps(model: Any, batch: Any) -> dict[str, Any]:
-    """Outputs of all layers that are images, (B, C, h, w), in the order in which they run.
+    """Outputs of all layers that are feature maps, (B, C, h, w), in the order in which the layers run.
 
-    The tokens of a transformer's blocks are laid out as the patches they stand for.  A layer that changed nothing, such as
-    dropout outside training, or only put the channels last is left out.  With gradients on, the maps are those through which
-    the output depends on x.
-    Called inside `preserve_state`, which must last until the gradients are taken.
+    The tokens of a transformer's blocks are arranged as the grid of their patches.  A layer that changes nothing, such as
+    dropout in evaluation mode, or only moves the channel axis is left out.  With gradients enabled, the output depends on x
+    through these maps.  Call it inside `preserve_state` and leave that only after the gradients are computed.
     """
-    from ...core.batch import ask
-
     fmaps: dict[str, Any] = {}
     with gathering(model, batch.x, fmaps):
         ask(model, batch)
@@ -82,20 +76,18 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
 
 
 def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
-    """The same for images `x` of another size, as far as some part of the network that is given the image takes them.
+    """The same for images `x` of another size, up to the layer that does not accept that size.
 
-    A classifier for images of one size may refuse others only where its maps end, or before they begin; then the part that
-    makes the maps is asked alone.
+    A classifier for images of one size may refuse others before its first layer; then the part of the network that makes the
+    maps is run alone.
     """
-    from ...core.batch import ask
-
     best: dict[str, Any] = {}
     for part in _image_inputs(model, batch):
         fmaps: dict[str, Any] = {}
         try:
             with gathering(model, x, fmaps):
                 ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
-        except Exception:  # whatever layer stops it, the maps before it stand
+        except Exception:  # whichever layer fails, the maps before it are valid
             best = max(best, fmaps, key=len)
         else:
             return max(best, fmaps, key=len)
@@ -103,34 +95,21 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
 
 
 def _image_inputs(model: Any, batch: Any) -> list[Any]:
-    """The parts of a network that get the image itself, the outermost first."""
-    import torch
-
-    from ...core.batch import ask
-
+    """The modules of a network whose input is the image itself, the outermost first."""
     one, modules = batch[:1], []
 
     def look(module: Any, inputs: tuple[Any, ...]) -> None:
         if inputs and inputs[0] is one.x:
             modules.append(module)
 
-    handles = [module.register_forward_pre_hook(look) for module in model.modules()]
-    try:
-        with torch.no_grad():
-            ask(model, one)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with torch.no_grad(), hook_inputs(model.modules(), look):
+        ask(model, one)
     return modules
 
 
 @contextmanager
 def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
-    """While it lasts, every map of images x is noted in `found`, as `maps` tells; a layer that runs again gets a number."""
-    import torch
-
-    from ...nn.block import Block
-
+    """Inside, every feature map of images x is added to `fmaps`, as `maps` describes; a layer that runs again gets a number."""
     side, last, runs = getattr(model, "patch", None), x, Counter[str]()
 
     def note(name: str, module: Any, inputs: tuple[Any, ...], output: Any) -> Any:
@@ -143,7 +122,7 @@ def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
         if not torch.is_tensor(shown) or shown.dim() != 4 or any(torch.equal(same, shown) for same in (last, last.movedim(1, 3))):
             return None
         fmaps[f"{name} ({runs[name]})" if runs[name] > 1 else name] = last = shown
-        # What comes after depends on what was noted, and layers that work in place do not change it.
+        # Later layers read a copy: the output depends on the recorded map, and in-place layers do not change it.
         return (torch.cat([own[:, : own.shape[1] - shown[0, 0].numel()], shown.flatten(2).mT], 1), *output[1:]) if block else own.clone()
 
     with hook_outputs(_outside_blocks(model), note):
@@ -151,17 +130,15 @@ def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
 
 
 def _outside_blocks(model: Any) -> dict[str, Any]:
-    """All modules by name but those inside the blocks of a transformer."""
-    from ...nn.block import Block
-
+    """All modules by name, without those inside transformer blocks."""
     inside = {part for block in model.modules() if isinstance(block, Block) for part in block.modules() if part is not block}
     return {name: part for name, part in model.named_modules() if part not in inside}
 
 
 def to_map(tokens: Any, size: Sequence[int], side: Any) -> Any:
-    """Tokens (B, T, D) as a map (B, D, h, w) of patches with a side, row by row; None where there are fewer.
+    """Tokens (B, T, D) as a map (B, D, h, w) of patches of this side length, row by row; None where there are fewer tokens.
 
-    What stands before the patches, such as a class token, is no part of the image.
+    Tokens before the patches, such as a class token, are left out.
     """
     h, w = patches(size, side)
     if tokens.dim() != 3 or tokens.shape[1] < h * w:
@@ -170,24 +147,22 @@ def to_map(tokens: Any, size: Sequence[int], side: Any) -> Any:
 
 
 def patches(size: Sequence[int], side: Any) -> tuple[int, int]:
-    """How many patches an image has, down and across."""
+    """Number of patches of an image, vertically and horizontally."""
     high, wide = side if isinstance(side, (tuple, list)) else (side, side)
     return size[0] // high, size[1] // wide
 
 
 def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[float, float]]:
-    """How many pixels apart neighbors of each map are, down and across.
+    """Total stride of each map: pixels between adjacent positions, vertically and horizontally.
 
-    From how much a map grows with the image; where the network takes no other size, from the map's share of the image.  Below 1
-    where a map has more places than the image has pixels.
+    Measured by how much a map grows with the image; where the network accepts no other size, image size over map size.  Below 1
+    where a map has more positions than the image has pixels.
     """
-    import torch
-
     height, width = batch.x.shape[-2:]
 
     def along_axis(axis: int) -> dict[str, float]:
         size = (height + MORE, width) if axis == -2 else (height, width + MORE)
-        # Not zeros, of which a network without biases makes nothing else, so that no layer seems to do anything.
+        # Random and not zeros: with zeros and without biases every map is 0, so no layer seems to change anything.
         x = torch.randn(1, batch.x.shape[1], *size, generator=torch.Generator().manual_seed(0), dtype=batch.x.dtype)
         with torch.no_grad():
             larger = maps_of(model, batch, x)
@@ -201,35 +176,31 @@ def jumps(model: Any, batch: Any, fmaps: dict[str, Any]) -> dict[str, tuple[floa
 
 
 def _stride(more: int) -> float:
-    """Pixels between places if MORE pixels give so many more places, to one that is cut off: the simplest fraction that fits."""
-    fractions = ((max(1, round(MORE / more * places)), places) for places in itertools.count(1))
-    return next(pixels / places for pixels, places in fractions if abs(MORE * places / pixels - more) < 1)
+    """Stride if MORE pixels add `more` positions, up to one that is cut off: the simplest fraction that fits."""
+    fractions = ((max(1, round(MORE / more * positions)), positions) for positions in itertools.count(1))
+    return next(pixels / positions for pixels, positions in fractions if abs(MORE * positions / pixels - more) < 1)
 
 
 def spread_out(fmaps: dict[str, Any]) -> dict[str, Any]:
-    """Maps with more than one place; all of them where none has."""
+    """Maps with more than one position; all maps where none has."""
     return {name: own for name, own in fmaps.items() if own[0, 0].numel() > 1} or fmaps
 
 
-def chosen(name: str, fmaps: dict[str, Any], default: str) -> str:
-    """The layer that is asked for, or the default."""
+def select_layer(name: str, fmaps: dict[str, Any], default: str) -> str:
+    """The layer of this name, or the default if the name is empty."""
     if name and name not in fmaps:
-        raise BadInput(f"the model has no layer '{name}' that makes maps", fix=nearest(name, fmaps))
+        raise BadInput(f"the model has no layer '{name}' with feature maps", fix=nearest(name, fmaps))
     return name or default
 
 
 def last_convolution(model: Any, fmaps: dict[str, Any]) -> str:
-    """The last convolution among the maps; of a network without any, its last map."""
-    from torch import nn
-
+    """The name of the last convolution with a map; without convolutions, of the last map."""
     kinds = {name for name, part in model.named_modules() if isinstance(part, nn.Conv2d)}
     return next((name for name in reversed(fmaps) if name in kinds), list(fmaps)[-1])
 
 
 @contextmanager
 def enable_gradients() -> Iterator[None]:
-    """Gradients are on, wherever this is called from."""
-    import torch
-
+    """Enable gradients, even inside no_grad or inference mode."""
     with torch.inference_mode(False), torch.enable_grad():
         yield

@@ -1,20 +1,25 @@
-"""What every lens shares: it looks and leaves no trace, and where it does not apply it says which lenses do."""
+"""What every lens shares: it changes nothing, and where it does not apply, its error names the lenses that do."""
 
 from __future__ import annotations
 
 import inspect
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy
+import torch
+
 from ...core import registry
+from ...core.batch import ask
 from ...core.errors import BadInput
 from ...core.options import options_of
 from ...core.reading import Subject
+from ...nn.mixers import Mixer
 
 CHUNK = 512
 P = ParamSpec("P")
@@ -23,19 +28,16 @@ R = TypeVar("R")
 
 @contextmanager
 def preserve_state(model: Any = None) -> Iterator[None]:
-    """Whatever happens inside, random states come back bit for bit, and so do the model's buffers, gradients and modes.
+    """Restore random states and the model's buffers, gradients and modes bit for bit on leaving the context.
 
     Inside, the model is in evaluation mode: what a lens shows must not depend on a dropout mask.
     """
-    import numpy
-    import torch
-
     python, arrays = random.getstate(), numpy.random.get_state()
     modules = [] if model is None else list(model.modules())
     modes = [module.training for module in modules]
     buffers = [] if model is None else [(buffer, buffer.clone()) for buffer in model.buffers()]
     gradients = [] if model is None else [(parameter, parameter.grad) for parameter in model.parameters()]
-    kept = [None if gradient is None else gradient.clone() for _, gradient in gradients]
+    saved = [None if gradient is None else gradient.clone() for _, gradient in gradients]
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             for module in modules:
@@ -49,7 +51,7 @@ def preserve_state(model: Any = None) -> Iterator[None]:
         with torch.no_grad():
             for buffer, value in buffers:
                 buffer.copy_(value)
-            for (parameter, gradient), value in zip(gradients, kept, strict=True):
+            for (parameter, gradient), value in zip(gradients, saved, strict=True):
                 parameter.grad = gradient
                 if gradient is not None:
                     gradient.copy_(value)
@@ -57,9 +59,7 @@ def preserve_state(model: Any = None) -> Iterator[None]:
 
 @contextmanager
 def without_kernels(model: Any) -> Iterator[None]:
-    """While it lasts, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
-    from ...nn.mixers import Mixer
-
+    """Inside, mixers run as torch operations and not as compiled kernels, which have no graph and no second derivative."""
     forms = {m: m.form for m in model.modules() if isinstance(m, Mixer) and m.form in ("auto", "fused") and "fused" in m.forms()}
     try:
         for mixer in forms:
@@ -72,7 +72,7 @@ def without_kernels(model: Any) -> Iterator[None]:
 
 @contextmanager
 def hook_outputs(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any], Any]) -> Iterator[None]:
-    """While it lasts, `seen(name, module, inputs, output)` is called after every run of a module; what it returns replaces the output."""
+    """Inside, call `seen(name, module, inputs, output)` after every run of a module; a value it returns replaces the output."""
     handles = [module.register_forward_hook(partial(seen, name)) for name, module in modules.items()]
     try:
         yield
@@ -81,8 +81,19 @@ def hook_outputs(modules: Mapping[str, Any], seen: Callable[[str, Any, Any, Any]
             handle.remove()
 
 
+@contextmanager
+def hook_inputs(modules: Iterable[Any], seen: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Inside, call `seen(module, inputs)` before every run of a module."""
+    handles = [module.register_forward_pre_hook(seen) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def leaf_modules(model: Any) -> dict[str, Any]:
-    """Modules without modules inside, by name."""
+    """Modules without submodules, by name."""
     return {name: module for name, module in model.named_modules() if next(module.children(), None) is None}
 
 
@@ -91,10 +102,6 @@ def outputs(subject: Subject) -> Any:
 
     Outputs with names stay a dict.
     """
-    import torch
-
-    from ...core.batch import ask
-
     batch = subject.batch
     with preserve_state(subject.model), torch.no_grad():
         parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
@@ -104,17 +111,15 @@ def outputs(subject: Subject) -> Any:
 
 
 def _join(parts: list[Any], what: str, rows: int) -> Any:
-    import torch
-
     if not all(isinstance(part, torch.Tensor) and part.ndim for part in parts) or sum(map(len, parts)) != rows:
         raise BadInput(
-            f"{what} is not a tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one answer per example"
+            f"{what} is not a tensor with a row for each of the {rows} examples", where="lens", fix="this lens needs one output per example"
         )
     return torch.cat([part.detach() for part in parts])
 
 
 def predictions(subject: Subject) -> Any:
-    """What the objective makes of the output: class probabilities, a mean, a rate."""
+    """Predictions of the objective from the model's output: class probabilities, a mean, a rate."""
     out = outputs(subject)
     prediction = subject.objective.predict(out) if hasattr(subject.objective, "predict") else out
     if isinstance(prediction, Mapping):
@@ -124,13 +129,13 @@ def predictions(subject: Subject) -> Any:
 
 
 def check_index(what: str, value: int, count: int) -> None:
-    """Refuse an example or an output that is not there."""
+    """Refuse an index of an example or an output that does not exist."""
     if value >= count:
         raise BadInput(f"there is no {what} {value}", where="the batch" if what == "example" else "", fix=f"choose 0 to {count - 1}")
 
 
 def guard(read: Callable[P, R]) -> Callable[P, R]:
-    """Decorate the `read` of a lens: stop with one line where an option is wrong or the lens does not apply, with those that do."""
+    """Decorate the `read` of a lens: check its options, and raise an error that names other lenses where this one does not apply."""
     name = Path(read.__code__.co_filename).stem  # a user's own file is a lens too
     signature = inspect.signature(read)
 
@@ -143,7 +148,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
             known[option].check(value)
         if reason := sys.modules[read.__module__].why_not(subject):
             others = applicable(subject)
-            fix = f"try {', '.join(others)}" if others else "no lens fits this subject"
+            fix = f"try {', '.join(others)}" if others else "no lens applies to this subject"
             raise BadInput(f"lens '{name}' does not apply: {reason}", fix=fix)
         return read(*arguments, **options)
 
@@ -151,12 +156,12 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
 
 
 def applicable(subject: Subject) -> list[str]:
-    """Names of the lenses that apply to a subject.  A lens says so itself by an empty `why_not(subject)`."""
+    """Names of the lenses that apply to a subject: those whose `why_not(subject)` returns ''."""
     return [name for name in registry.names("lenses") if not registry.load("lenses", name).why_not(subject)]
 
 
 def no_model(subject: Subject) -> str:
-    """Why nothing can be computed from this subject, or ''."""
+    """Why there is no model with a batch, or ''."""
     if subject.model is None:
         return "there is no model"
     if subject.batch is None or "x" not in subject.batch or not len(subject.batch):
@@ -171,18 +176,16 @@ def no_gradient(subject: Subject) -> str:
     if subject.objective is None:
         return "there is no objective to differentiate"
     if not any(parameter.requires_grad for parameter in subject.model.parameters()):
-        return "no parameter can be trained"
+        return "no parameter is trainable"
     return _no_loss(subject)
 
 
 def _no_loss(subject: Subject) -> str:
-    """Why the objective gives no loss for this model, found by trying it on two examples, or ''."""
-    import torch
-
+    """Why the objective cannot compute a loss of this model, tried on two examples, or ''."""
     try:
         with preserve_state(subject.model), torch.inference_mode(False), torch.enable_grad():
             subject.objective(subject.model, subject.batch[:2]).loss()
-    except Exception as error:  # whatever stops it here would stop the lens too
+    except Exception as error:  # whatever fails here would fail in the lens too
         message = " ".join(str(error).split())
         return f"the objective cannot be evaluated on the model's output: {message[:160]}"
     return ""
@@ -190,38 +193,40 @@ def _no_loss(subject: Subject) -> str:
 
 def not_classes(subject: Subject) -> str:
     """Why this is not a classification, or ''."""
-    missing = no_model(subject)
-    if missing:
-        return missing
-    if "y" not in subject.batch:
-        return "the batch has no labels"
-    task = getattr(subject.data, "task", "")
-    if task and task not in ("classes", "other"):
-        return f"the target is '{task}', not classes"
-    if subject.batch.y.is_floating_point() and task != "classes":
-        return "the labels are not whole numbers"
-    return ""
+    if reason := _other_task(subject, ("classes",), "labels", "classes"):
+        return reason
+    return "the labels are not whole numbers" if subject.batch.y.is_floating_point() and _task(subject) != "classes" else ""
 
 
 def not_values(subject: Subject) -> str:
     """Why this is not a regression, or ''."""
-    missing = no_model(subject)
-    if missing:
+    if reason := _other_task(subject, ("values", "counts"), "targets", "a number"):
+        return reason
+    whole = not subject.batch.y.is_floating_point() and _task(subject) not in ("values", "counts")
+    return "the targets are labels, not numbers" if whole else ""
+
+
+def _task(subject: Subject) -> str:
+    return getattr(subject.data, "task", "")
+
+
+def _other_task(subject: Subject, tasks: tuple[str, ...], targets: str, kind: str) -> str:
+    """Why there are no targets for one of these tasks, or ''."""
+    if missing := no_model(subject):
         return missing
     if "y" not in subject.batch:
-        return "the batch has no targets"
-    task = getattr(subject.data, "task", "")
-    if task and task not in ("values", "counts", "other"):
-        return f"the target is '{task}', not a number"
-    if not subject.batch.y.is_floating_point() and task not in ("values", "counts"):
-        return "the targets are labels, not numbers"
-    return ""
+        return f"the batch has no {targets}"
+    return "" if _task(subject) in ("", "other", *tasks) else f"the target is '{_task(subject)}', not {kind}"
+
+
+def spread_evenly(items: Sequence[Any], max_items: int) -> list[Any]:
+    """At most `max_items`, evenly spaced from the first to the last."""
+    n = min(max_items, len(items))
+    return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
 def real(batch: Any, y: Any) -> Any:
     """True where a target is real and not padding, shaped like the targets."""
-    import torch
-
     mask = batch.get("mask")
     if mask is None:
         return torch.ones_like(y, dtype=torch.bool)
@@ -229,7 +234,7 @@ def real(batch: Any, y: Any) -> Any:
 
 
 class Predictions(NamedTuple):
-    """True and predicted labels, the confidence in the prediction, where they stand among all labels, and class names."""
+    """True and predicted labels, confidence of the prediction, index of each among all labels, and class names."""
 
     true: Any
     predicted: Any
@@ -239,12 +244,10 @@ class Predictions(NamedTuple):
 
 
 def predict_labels(subject: Subject) -> Predictions:
-    """What a classifier says to every label that counts.
+    """Predictions of a classifier for every label that is not padding.
 
-    A last axis of class scores gives the largest; a single probability counts as class 1 above one half.
+    The last axis holds class scores, or a single probability, which means class 1 above one half.
     """
-    import torch
-
     y, guess = subject.batch.y.long(), predictions(subject)
     if guess.dim() > y.dim() and guess.shape[-1] == 1:
         guess = guess.squeeze(-1)
@@ -254,9 +257,9 @@ def predict_labels(subject: Subject) -> Predictions:
         guess = torch.stack([1 - guess, guess], -1)
     if guess.shape[:-1] != y.shape:
         raise BadInput(
-            f"the model gives {tuple(guess.shape)} for labels {tuple(y.shape)}",
+            f"the model outputs {tuple(guess.shape)} for labels {tuple(y.shape)}",
             where="lens",
-            fix="one score per class on the last axis is needed",
+            fix="give one score per class on the last axis",
         )
     confidence, y_pred = guess.max(-1)
     keep = real(subject.batch, y) & (y >= 0)

@@ -1,31 +1,33 @@
-"""What lenses over text share: one example without its padding, tokens as they are read, and what the model says at each place.
+"""What lenses over text share: one example without its padding, tokens as text, and the logits at each position.
 
-B batch, T time, S source places, V vocabulary.
+B batch, T time, V vocabulary.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch import nn
+
+from ...core.batch import ask
 from ...core.reading import Subject
 from .readonly import no_model, preserve_state, real
 
 BLANK, BREAK = "\u2423", "\u21b5"
-"""how a space and the end of a line are shown"""
+"""how a space and a newline are shown"""
 
 
 def no_tokens(subject: Subject) -> str:
-    """Why this is no text, or ''."""
+    """Why the inputs are not tokens, or ''."""
     if missing := no_model(subject):
         return missing
     x = subject.batch.x
-    return "" if x.dim() == 2 and not x.is_floating_point() and x.shape[1] else "the inputs are no tokens"
+    return "" if x.dim() == 2 and not x.is_floating_point() and x.shape[1] else "the inputs are not tokens"
 
 
 def ends(batch: Any) -> Any:
-    """(B,) how many places of each row of x are real."""
-    import torch
-
+    """(B,) length of each row of x without padding."""
     x, whole = batch.x, torch.full((len(batch),), batch.x.shape[1])
     if "source" not in batch:
         return batch.get("lengths", whole)
@@ -34,15 +36,15 @@ def ends(batch: Any) -> Any:
     return (batch.mask.bool() * torch.arange(1, x.shape[1] + 1)).amax(1)
 
 
-def select_row(batch: Any, row: int, most: int | None = None) -> Any:
-    """One row of a batch without its padding, of each sequence at most the first `most` places."""
+def select_row(batch: Any, row: int, max_length: int | None = None) -> Any:
+    """One row of a batch without its padding, of each sequence at most the first `max_length` tokens."""
     end = int(ends(batch)[row])
-    here = batch[row : row + 1]
-    n, fields = min(end, most or end), {}
-    for name, field in here.fields.items():
+    one = batch[row : row + 1]
+    n, fields = min(end, max_length or end), {}
+    for name, field in one.fields.items():
         if name == "source":
-            length = here.get("lengths")
-            fields[name] = field[:, : min(field.shape[1] if length is None else int(length), most or field.shape[1])]
+            length = one.get("lengths")
+            fields[name] = field[:, : min(field.shape[1] if length is None else int(length), max_length or field.shape[1])]
         else:
             fields[name] = field[:, :n] if field.dim() > 1 and field.shape[1] == batch.x.shape[1] else field
     if "lengths" in fields:
@@ -51,7 +53,7 @@ def select_row(batch: Any, row: int, most: int | None = None) -> Any:
 
 
 def spell_tokens(subject: Subject) -> list[str]:
-    """Every token as a reader should see it; [] where tokens have no names."""
+    """Every token of the vocabulary as printable text; [] where tokens have no names."""
     tokenizer = getattr(getattr(subject.data, "reader", None), "vocabulary", None)
     if tokenizer is None:
         known = getattr(subject.data, "classes", ()) if getattr(subject.data, "task", "") != "classes" else ()
@@ -66,43 +68,37 @@ def _printable(token: str) -> str:
 
 
 def token_names(tokens: Any, names: list[str]) -> list[str]:
-    """Tokens by name, and by number where they have none."""
+    """Names of tokens, or their ids where they have no names."""
     return [names[token] if 0 <= token < len(names) else str(token) for token in tokens.tolist()]
 
 
 def is_next_token(batch: Any) -> bool:
-    """Whether every target is the token after its place."""
+    """Whether every target is the next token of the input."""
     x, y = batch.x, batch.get("y")
     if y is None or y.shape != x.shape:
         return False
-    there = real(batch, y)
-    counts = there[:, 1:] & there[:, :-1]  # after the last one that counts stands padding, or another document
+    mask = real(batch, y)
+    counts = mask[:, 1:] & mask[:, :-1]  # after the last real token comes padding, or another document
     return bool(counts.any() and (x[:, 1:] == y[:, :-1])[counts].all())
 
 
 def original(batch: Any) -> Any:
-    """(B, T) the text of a batch: its tokens, with the hidden ones back in their places."""
-    import torch
-
+    """(B, T) the text of a batch: its tokens, with masked ones restored."""
     y = batch.get("y")
     if is_next_token(batch) or y is None or y.shape != batch.x.shape or y.is_floating_point():
         return batch.x
     return torch.where(real(batch, y), y, batch.x)
 
 
-def frequent(batch: Any, most: int) -> Any:
-    """Numbers of the commonest tokens of the text, the commonest first, at most so many."""
-    import torch
-
+def frequent(batch: Any, max_tokens: int) -> Any:
+    """Ids of the most frequent tokens of the text, the most frequent first, at most `max_tokens`."""
     rows = [row[:end] for row, end in zip(original(batch), ends(batch).tolist())]
     counts = torch.bincount(torch.cat(rows))
-    return counts.argsort(descending=True, stable=True)[: min(most, int((counts > 0).sum()))]
+    return counts.argsort(descending=True, stable=True)[: min(max_tokens, int((counts > 0).sum()))]
 
 
 def logits(model: Any, batch: Any) -> Any:
-    """(B, T, V) what the model says at each place of a batch, or None where it says no such thing."""
-    from ...core.batch import ask
-
+    """(B, T, V) logits of the model at each position, or None where the output has another shape."""
     out: Any = ask(model, batch)
     out = out.get("tokens") if isinstance(out, dict) else out
     fits = out is not None and hasattr(out, "dim") and out.dim() == 3 and out.shape[:2] == batch.x.shape
@@ -110,61 +106,38 @@ def logits(model: Any, batch: Any) -> Any:
 
 
 def no_logits(subject: Subject) -> str:
-    """Why there is no probability for the token of each place, or ''."""
-    import torch
-
+    """Why the model does not predict a token at each position, or ''."""
     if missing := no_tokens(subject):
         return missing
     y = subject.batch.get("y")
     if y is None or y.shape != subject.batch.x.shape or y.is_floating_point():
-        return "the batch has no token to say at each place"
+        return "the batch has no target token at each position"
     if not getattr(subject.model, "causal", True) and is_next_token(subject.batch):
-        return "the model looks at later tokens and the batch hides none of them"
+        return "the model is not causal and the batch masks no tokens"
     with preserve_state(subject.model), torch.no_grad():
         scores = logits(subject.model, select_row(subject.batch, 0))
     if scores is None or scores.shape[-1] <= int(y.max()):
-        return "the model gives no score for each token at each place"
+        return "the model does not output a score per token at each position"
     return ""
 
 
 def embedding(model: Any) -> Any:
-    """The table of token vectors: the one called so, else the first there is; None without any."""
-    from torch import nn
-
+    """The token embedding: the attribute `embedding`, else the first nn.Embedding; None without any."""
     own = getattr(model, "embedding", None)
     return own if isinstance(own, nn.Embedding) else next((part for part in model.modules() if isinstance(part, nn.Embedding)), None)
 
 
 def no_embedding(subject: Subject) -> str:
-    """Why there are no vectors of tokens, or ''."""
+    """Why there is no token embedding, or ''."""
     if missing := no_tokens(subject):
         return missing
     table = embedding(subject.model)
     if table is None:
         return "the model has no embedding"
-    return "" if int(original(subject.batch).max()) < table.num_embeddings else "the embedding is not that of the tokens"
+    return "" if int(original(subject.batch).max()) < table.num_embeddings else "the embedding has fewer rows than there are tokens"
 
 
 def layer(name: str) -> str:
-    """A module's name for a reader: stack.blocks.0.mixer is block 1."""
-    kept = [f"block {int(part) + 1}" if part.isdigit() else part for part in name.split(".")]
-    return " ".join(part for part in kept if part not in ("stack", "blocks", "layers", "mixer")) or "model"
-
-
-def letters(mixer: str = "attention heads=2") -> Subject:
-    """A tiny subject: seven windows of a sentence and an untrained language model of letters."""
-    import torch
-
-    from ...core.batch import Batch, Data
-    from ...models.language_model import LanguageModel
-    from .tiny import METRICS, _Rows
-
-    text = "the cat sat on the mat\nand the dog ate the oat cake at ten"
-    known = sorted(set(text))
-    tokens = torch.tensor([known.index(letter) for letter in text])
-    with preserve_state():
-        torch.manual_seed(0)
-        model = LanguageModel(len(known), width=8, depth=2, mixer=mixer, ffn=1.0)
-    windows = tokens.unfold(0, 13, 7)
-    batch = Batch(x=windows[:, :-1].contiguous(), y=windows[:, 1:].contiguous(), ids=torch.arange(len(windows)))
-    return Subject(model, batch, None, Data(train=_Rows(batch[:4]), name="tiny", task="other", classes=tuple(known)), METRICS, "tiny")
+    """A readable name of a module: 'block 1' for stack.blocks.0.mixer."""
+    parts = [f"block {int(part) + 1}" if part.isdigit() else part for part in name.split(".")]
+    return " ".join(part for part in parts if part not in ("stack", "blocks", "layers", "mixer")) or "model"

@@ -1,4 +1,4 @@
-"""A copy of a subject's model to train for a moment; what the lenses that try out updates share."""
+"""A copy of a subject's model for lenses that train it for a few steps."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from .readonly import preserve_state
 
 Start = Literal["fresh", "here"]
 EVALUATED = 128
-"""training examples on which a trial is evaluated"""
+"""number of training examples on which a trial is evaluated"""
 
 
 @final
 class Trial:
-    """Loss as a function of weights and step, on the training data of a subject.  The subject's own model is never touched.
+    """Loss as a function of weights and step, on the training data of a subject.  The subject's own model is not changed.
 
-    Norms use the statistics of each batch, so that no trial inherits the running means of the one before.
+    Batch norm uses the statistics of each batch, so that no trial inherits running means from the one before.
     """
 
     def __init__(self, subject: Subject, start: Start, batch_size: int, seed: int = 0) -> None:
         model = copy.deepcopy(subject.model)
         torch.manual_seed(key(seed, "trial"))
-        self.kept = _redraw(model) if start == "fresh" else []
-        """parameters that have no rule for their first values and so stay as they are"""
+        self.not_reset = _reset(model) if start == "fresh" else []
+        """trainable parameters without a `reset_parameters`, which keep their values"""
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
                 module.track_running_stats, module.running_mean, module.running_var = False, None, None
@@ -47,11 +47,11 @@ class Trial:
 
     @property
     def count(self) -> int:
-        """Numbers that are trained."""
+        """Number of trainable weights."""
         return sum(weight.numel() for weight in self.weights)
 
     def loss(self, weights: Sequence[Tensor], step: int) -> Tensor:
-        """Mean loss of the training batch of a step; the same dropout mask every time it is asked."""
+        """Mean loss of the training batch of a step; with the same dropout mask at every call."""
         self.whole.train()
         torch.manual_seed(key(self.seed, "forward", step))
         return functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.source[self.order.at(step)],))
@@ -63,8 +63,8 @@ class Trial:
             return float(functional_call(self.whole, dict(zip(self.names, weights, strict=True)), (self.examples,)))
 
     def note(self) -> str:
-        """What a reader must know of the start."""
-        return f"{', '.join(self.kept[:4])} cannot be drawn afresh and began trained." if self.kept else ""
+        """What the note of a reading must say about the start."""
+        return f"{', '.join(self.not_reset[:4])} cannot be reset and kept the trained values." if self.not_reset else ""
 
 
 class _Loss(nn.Module):
@@ -78,20 +78,20 @@ class _Loss(nn.Module):
         return self.objective(self.model, batch).loss()
 
 
-def _redraw(model: nn.Module) -> list[str]:
-    """First values for every layer that has a rule for them; the names of parameters that are left out."""
-    drawn: set[int] = set()
+def _reset(model: nn.Module) -> list[str]:
+    """Reset every layer that has `reset_parameters`; returns the names of trainable parameters of other layers."""
+    reset: set[int] = set()
     for module in model.modules():
         for rule in ("reset_parameters", "_reset_parameters"):
             if hasattr(module, rule):
                 getattr(module, rule)()
-                drawn |= {id(parameter) for parameter in module.parameters(recurse=False)}
+                reset |= {id(parameter) for parameter in module.parameters(recurse=False)}
                 break
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in drawn]
+    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in reset]
 
 
 @contextmanager
 def on_a_copy() -> Iterator[None]:
-    """Gradients on, wherever the caller is, and no random state disturbed."""
+    """Enable gradients and preserve random states."""
     with preserve_state(), torch.inference_mode(False), torch.enable_grad():
         yield

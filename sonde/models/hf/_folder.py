@@ -1,4 +1,4 @@
-"""A folder in Hugging Face layout <-> a model and its tokenizer.  All is checked before the first number is read.
+"""A folder in Hugging Face layout <-> a model and its tokenizer.  Everything is checked before the first tensor is read.
 
 config.json                    what the model is
 model.safetensors              its tensors, or model.safetensors.index.json and several files it names
@@ -41,8 +41,8 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
     """The model of a folder, ready for use, and its tokenizer if there is one.
 
     Args:
-        fresh: patterns of our tensors that may be missing and then begin with random numbers, such as 'pair_head.*'
-        dtype: of the numbers, whatever the file has
+        fresh: patterns of our tensors that may be missing and are then initialized at random, such as 'pair_head.*'
+        dtype: of the tensors, whatever the file has
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -71,7 +71,7 @@ def load(folder: str | Path, fresh: Sequence[str] = (), dtype: torch.dtype = tor
 
 
 def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = None) -> None:
-    """Write a folder that `load` and the transformers package read; it appears whole or not at all."""
+    """Write a folder that `load` and the transformers package read; atomically."""
     family = next((one for one in families().values() if one.owns(model)), None)
     if family is None:
         mixer = next((part for part in model.modules() if isinstance(part, Mixer)), None)
@@ -92,7 +92,7 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
     rows: list[TensorRow] = family.table(model)
     extra = own.keys() - {row.ours for row in rows}
     if extra:
-        detail = f"a {kind} checkpoint has no place for '{sorted(extra)[0]}'"
+        detail = f"a {kind} checkpoint cannot represent '{sorted(extra)[0]}'"
         raise BadInput(detail, where="save", fix="merge or remove adapters before saving")
     tensors = {name: part for row in rows for name, part in row.give(own[row.ours].detach()).items()}
     texts = {name: files.dump_json(value) for name, value in written.items()}
@@ -113,7 +113,9 @@ def save(model: nn.Module, folder: str | Path, tokenizer: Tokenizer | None = Non
         files.disk.fsync_directory(folder.parent)
     except OSError as error:
         files.remove_quietly(aside)
-        raise ResourceFault(f"the model could not be written: {error.strerror or error}", where=str(folder), fix="make room") from error
+        raise ResourceFault(
+            f"the model could not be written: {error.strerror or error}", where=str(folder), fix="free disk space"
+        ) from error
     except BaseException:
         files.remove_quietly(aside)
         raise
@@ -125,7 +127,7 @@ def families() -> dict[str, ModuleType]:
 
 
 def build(family: ModuleType, config: Fields, device: str = "meta") -> nn.Module:
-    """The model that a config.json describes, by default without memory for its numbers."""
+    """The model that a config.json describes, by default on the meta device."""
     try:
         with torch.device(device):
             return family.build(config)
@@ -137,7 +139,7 @@ def build(family: ModuleType, config: Fields, device: str = "meta") -> nn.Module
 
 
 def read_config(path: Path) -> Fields:
-    """The fields of a config.json.  Some hold the word Infinity, which is no JSON, so this reader is not the strict one."""
+    """The fields of a config.json.  Some contain Infinity, which is not JSON, so the strict reader is not used."""
     try:
         config = json.loads(files.read_file(path, files.JSON_LIMIT))
     except (OSError, ValueError, RecursionError) as error:
@@ -169,12 +171,12 @@ class _Files:
             self.parts[name] = self._open(folder / name)
             for tensor in self.parts[name]:
                 if tensor in self.home:
-                    raise DataUnusable(f"tensor '{tensor}' stands in two files", where=str(folder / name), fix="restore the files")
+                    raise DataUnusable(f"tensor '{tensor}' is in two files", where=str(folder / name), fix="restore the files")
                 self.home[tensor] = name
         self.alias = {name: name for name in self.home}
 
     def rename(self, full: dict[str, str]) -> None:
-        """Call tensors by other names: full name -> the one in the file."""
+        """Rename tensors: full name -> the name in the file."""
         self.alias = full
 
     def where(self, name: str) -> str:
@@ -214,7 +216,7 @@ class _Files:
 
 
 def _match_rows(family: ModuleType, model: nn.Module, stored: _Files, fresh: Sequence[str]) -> list[TensorRow]:
-    """Rows whose tensors are there; an error names the first that is missing, unknown, misshapen or a copy of something else."""
+    """Rows whose tensors are in the file; an error names the first that is missing, unknown, of the wrong shape or a wrong copy."""
     own = dict(model.named_parameters())
     rows: list[TensorRow] = family.table(model)
     wanted = {name: part for row in rows for name, part in row.give(own[row.ours].detach().to("meta")).items()}
@@ -244,7 +246,7 @@ def _match_rows(family: ModuleType, model: nn.Module, stored: _Files, fresh: Seq
 
 
 def _rename(family: ModuleType, stored: _Files) -> None:
-    """Names as the largest of the family's models has them: files of its body alone leave the first word out."""
+    """Full names as in the model with a head: files of the body alone leave out the prefix."""
     bare = not any(name.startswith(family.PREFIX) for name in stored.home)
     full = {}
     for name in stored.home:
@@ -259,14 +261,14 @@ def _unfit(what: str, where: str, more: str = "") -> DataUnusable:
 
 
 def _bad_numbers(stored: _Files, row: TensorRow, dtype: torch.dtype) -> DataUnusable:
-    """Numbers that are not finite, or not any more in this dtype."""
+    """Refuse values that are not finite in this dtype."""
     name = next((name for name in row.theirs if not stored.read(name).to(dtype).isfinite().all()), row.theirs[0])
     message = f"the checkpoint has numbers in '{stored.alias[name]}' that are not finite as {str(dtype).removeprefix('torch.')}"
     return DataUnusable(message, where=stored.where(name), fix="fetch the file again, or save a model that has not diverged")
 
 
 def _hash(tokenizer: Tokenizer) -> str:
-    """Of the tokens in their order, which other programs keep when they write a tokenizer.json in their own way."""
+    """A hash of the tokens in order, which other programs keep when they write a tokenizer.json in their own way."""
     return hashlib.sha256("\0".join(tokenizer.tokens).encode()).hexdigest()
 
 
@@ -277,8 +279,8 @@ def _belongs(words: Tokenizer, config: Fields, path: Path) -> None:
         raise DataUnusable("tokenizer.json has other tokens than the model was saved with", where=str(path), fix=fix)
     for name, field in IDS.items():
         number, own = config.values.get(field), words.specials.get(name)
-        if type(number) is not int or own is None or not 0 <= number < config.whole("vocab_size"):
-            continue  # of what neither program uses, files hold any number
+        if type(number) is not int or own is None or not 0 <= number < config.integer("vocab_size"):
+            continue  # neither program uses these fields, so files hold any value
         # A model may end with another of its special tokens, such as that of a turn in a dialogue, but not with plain text.
         if number >= words.size or not re.fullmatch(r"<.+>|\[.+\]", words.tokens[number]):
             text = (
@@ -288,7 +290,7 @@ def _belongs(words: Tokenizer, config: Fields, path: Path) -> None:
 
 
 def _numbers(config: dict[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Numbers of special tokens, which generation asks for."""
+    """Ids of special tokens, which generation needs."""
     specials = {} if tokenizer is None else tokenizer.specials
     token_ids: dict[str, Any] = {field: specials.get(name) for name, field in IDS.items()}
     if config.get("is_encoder_decoder"):

@@ -1,4 +1,4 @@
-"""What families are described with: fields of a config.json, and rows that pair tensors of a file with ours.
+"""Building blocks of a family: fields of a config.json, and rows that map tensors of a file to ours.
 
 A row is read in both directions, so what `save` writes is what `load` reads.
 """
@@ -26,10 +26,10 @@ ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu"
 
 @final
 class Fields:
-    """Values of a config.json, each checked when it is asked for; None counts as not there.
+    """Values of a config.json, each checked when it is read; None counts as missing.
 
     Args:
-        tensors: how many stand beside it
+        tensors: number of tensors in the checkpoint
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, tensors: int = SIZE_LIMIT) -> None:
@@ -38,15 +38,15 @@ class Fields:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
-    def whole(self, name: str, default: int | None = None) -> int:
+    def integer(self, name: str, default: int | None = None) -> int:
         value = self._value(name, default)
         if type(value) is not int or not 1 <= value < SIZE_LIMIT:
             raise self._error(name, "a whole number above 0")
         return value
 
     def depth(self, name: str) -> int:
-        """A number of blocks.  Each has tensors of its own, so more of them than tensors are not worth building."""
-        value = self.whole(name)
+        """A number of blocks.  Each has tensors of its own, so more blocks than tensors is an error."""
+        value = self.integer(name)
         if value > self.tensors:
             message = f"config.json has {name} = {value:,}, the checkpoint holds {self.tensors} tensors"
             raise DataUnusable(message, where=self.where, fix="use the config.json and the tensors of one model")
@@ -58,12 +58,12 @@ class Fields:
             raise self._error(name, "a number")
         return float(value)
 
-    def unsigned(self, name: str, default: float | None = None) -> float:
+    def nonnegative(self, name: str, default: float | None = None) -> float:
         if (value := self.number(name, default)) < 0:
             raise self._error(name, "a number of at least 0")
         return value
 
-    def share(self, name: str, default: float) -> float:
+    def fraction(self, name: str, default: float) -> float:
         if not 0 <= (value := self.number(name, default)) <= 1:
             raise self._error(name, "a number from 0 to 1")
         return value
@@ -75,14 +75,14 @@ class Fields:
         return value
 
     def choice(self, name: str, known: Mapping[str, T], default: str | None = None) -> T:
-        """What stands for one of the known texts."""
+        """The value that a known string maps to."""
         value = self._value(name, default)
         if not isinstance(value, str) or value not in known:
             raise BadInput(f"config.json has {name} = {value!r}, which is not supported", where=self.where, fix=nearest(str(value), known))
         return known[value]
 
     def only(self, **fixed: Any) -> None:
-        """Refuse other values than these, which change what the tensors mean; a field that is not there has this value."""
+        """Refuse other values than these, which would change what the tensors mean; a missing field has this value."""
         for name, value in fixed.items():
             if self.has(name) and self.values[name] != value:
                 message = f"config.json has {name} = {self.values[name]!r}, which is not supported"
@@ -105,14 +105,14 @@ FORMS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] 
     "taps": (lambda x: x.mT.unsqueeze(1), lambda x: x.squeeze(1).mT),
     "alone": (lambda x: x.unsqueeze(0), lambda x: x.squeeze(0)),
 }
-"""how a tensor lies in a file: from ours to theirs and back.  'turned' is (in, out) for our (out, in), 'flipped' has the rows
+"""layout of a tensor in a file: from ours to theirs and back.  'turned' is (in, out) for our (out, in), 'flipped' has the rows
 in the other order, 'taps' is (channels, 1, taps) for our (taps, channels), 'alone' has one more axis of length 1 in front"""
 
 
 @final
 @dataclass(frozen=True)
 class TensorRow:
-    """One of our tensors and where it stands in a file."""
+    """One of our tensors and its name in a file."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -124,7 +124,7 @@ class TensorRow:
     """theirs = factor * ours"""
 
     def give(self, ours: Tensor) -> dict[str, Tensor]:
-        """The tensors of the file, by name; of a tensor without values their shapes."""
+        """The tensors of the file, by name; shapes only for a meta tensor."""
         parts = ours.split(self.sizes) if self.sizes else (ours,)
         there = FORMS[self.form][0]
         return {name: there(part if self.factor == 1 else part * self.factor) for name, part in zip(self.theirs, parts, strict=True)}
@@ -143,10 +143,10 @@ def pair(ours: str, theirs: str, bias: bool = False, **how: Any) -> Iterator[Ten
 
 
 def joined_rows(ours: str, theirs: tuple[str, ...], sizes: tuple[int, ...], bias: bool = False, **how: Any) -> Iterator[TensorRow]:
-    """Rows of one module of ours that is several of theirs, one below the other."""
+    """Rows of one module of ours that concatenates several of theirs."""
     yield TensorRow(f"{ours}.weight", tuple(f"{name}.weight" for name in theirs), sizes, **how)
     if bias:
-        plain = {name: value for name, value in how.items() if name != "form"}  # a bias has no other way to lie
+        plain = {name: value for name, value in how.items() if name != "form"}  # a bias has only one layout
         yield TensorRow(f"{ours}.bias", tuple(f"{name}.bias" for name in theirs), sizes, **plain)
 
 
@@ -166,14 +166,14 @@ def first(stack: Stack) -> Mixer:
 
 
 def refuse(family: str, faults: Mapping[str, bool]) -> None:
-    """An error for the first thing a model has that a checkpoint of this family has no place for."""
+    """An error for the first thing a model has that a checkpoint of this family cannot represent."""
     for what, present in faults.items():
         if present:
-            raise BadInput(f"a {family} checkpoint has no place for {what}", where="save", fix="build the model in another style")
+            raise BadInput(f"a {family} checkpoint cannot represent {what}", where="save", fix="build the model in another style")
 
 
 def their_name(table: Mapping[str, str], ours: str) -> str:
-    """Their name of one of our choices."""
+    """Their name of one of our options."""
     return next(theirs for theirs, mine in table.items() if mine == ours)
 
 

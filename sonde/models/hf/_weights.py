@@ -13,14 +13,14 @@ from ...core.tensors import encode
 from ._folder import _Files
 
 COUNTER = "num_batches_tracked"
-"""how often a norm saw a batch; older files leave it out"""
+"""missing from older files"""
 
 
 def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()) -> nn.Module:
-    """The model with the numbers of a file; all are checked before the first is changed.
+    """Load the tensors of a file into a model; all are checked before the first is changed.
 
     Args:
-        fresh: beginnings of names whose tensors keep their numbers, whatever the file holds, such as 'fc.' for other classes
+        fresh: prefixes of names whose tensors keep their values, whatever the file holds, such as 'fc.' for other classes
     """
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -53,7 +53,7 @@ def load_weights(model: nn.Module, path: str | Path, fresh: tuple[str, ...] = ()
 
 
 def save_weights(model: nn.Module, path: str | Path) -> None:
-    """Write a file that `load_weights` and other programs read; it appears whole or not at all."""
+    """Write a file that `load_weights` and other programs read, atomically."""
     path = Path(path)
     if path.suffix != ".safetensors":
         raise BadInput(f"'{path.name}' does not end with .safetensors", where="save_weights", fix=f"write {path.name}.safetensors")
@@ -61,7 +61,9 @@ def save_weights(model: nn.Module, path: str | Path) -> None:
         files.make_folder(path.parent)
         files.replace_file(path, b"".join(encode(model.state_dict(), {"format": "pt"})))
     except OSError as error:
-        raise ResourceFault(f"the weights could not be written: {error.strerror or error}", where=str(path), fix="make room") from error
+        raise ResourceFault(
+            f"the weights could not be written: {error.strerror or error}", where=str(path), fix="free disk space"
+        ) from error
 
 
 def _unfit(what: str, path: Path) -> BadInput:

@@ -36,19 +36,19 @@ def owns(model: nn.Module) -> bool:
 
 def build(config: Fields) -> Bert:
     config.only(position_embedding_type="absolute", is_decoder=False, add_cross_attention=False, tie_word_embeddings=True)
-    width = config.whole("hidden_size")
+    width = config.integer("hidden_size")
     return Bert(
-        vocabulary=config.whole("vocab_size"),
+        vocabulary=config.integer("vocab_size"),
         width=width,
         depth=config.depth("num_hidden_layers"),
-        mixer=f"attention heads={config.whole('num_attention_heads')}",
-        ffn=config.whole("intermediate_size") / width,
-        places=config.whole("max_position_embeddings"),
-        kinds=config.whole("type_vocab_size"),
-        dropout=config.share("hidden_dropout_prob", 0.0),
+        mixer=f"attention heads={config.integer('num_attention_heads')}",
+        ffn=config.integer("intermediate_size") / width,
+        max_positions=config.integer("max_position_embeddings"),
+        kinds=config.integer("type_vocab_size"),
+        dropout=config.fraction("hidden_dropout_prob", 0.0),
         style=Style(
             "layer",
-            eps=config.unsigned("layer_norm_eps", STYLES["bert"].eps),
+            eps=config.nonnegative("layer_norm_eps", STYLES["bert"].eps),
             post=True,
             activation=config.choice("hidden_act", ACTIVATIONS, "gelu"),  # type: ignore[arg-type]
             bias=True,
@@ -80,8 +80,8 @@ def describe(model: Bert) -> dict[str, Any]:
         "num_hidden_layers": len(model.stack.blocks),
         "num_attention_heads": mixer.heads,
         "intermediate_size": hidden(model.stack),
-        "max_position_embeddings": model.positions.places,
-        "type_vocab_size": model.kinds.num_embeddings,
+        "max_position_embeddings": model.positions.max_positions,
+        "type_vocab_size": model.segments.num_embeddings,
         "hidden_act": their_name(ACTIVATIONS, style.activation),
         "layer_norm_eps": style.eps,
         "hidden_dropout_prob": model.dropout.p,
@@ -93,7 +93,7 @@ def describe(model: Bert) -> dict[str, Any]:
 def table(model: Bert) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
-    tables = {"embedding": "word", "positions": "position", "kinds": "token_type"}
+    tables = {"embedding": "word", "positions": "position", "segments": "token_type"}
     rows = [TensorRow(f"{ours}.weight", (f"bert.embeddings.{theirs}_embeddings.weight",)) for ours, theirs in tables.items()]
     for ours, theirs in ENDS.items():
         rows += pair(ours, theirs, bias=True)

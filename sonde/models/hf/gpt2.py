@@ -1,4 +1,4 @@
-"""GPT-2 (Radford and others 2019): learned places, norms before the branches, one matrix for both ends."""
+"""GPT-2 (Radford and others 2019): learned positions, norms before the branches, one matrix for both ends."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def owns(model: nn.Module) -> bool:
 
 def build(config: Fields) -> LanguageModel:
     config.only(scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, add_cross_attention=False)
-    width = config.whole("n_embd")
+    width = config.integer("n_embd")
     return LanguageModel(
-        vocabulary=config.whole("vocab_size"),
+        vocabulary=config.integer("vocab_size"),
         width=width,
         depth=config.depth("n_layer"),
-        mixer=f"attention heads={config.whole('n_head')} positions=none bias=true",
-        ffn=config.whole("n_inner", 4 * width) / width,
+        mixer=f"attention heads={config.integer('n_head')} positions=none bias=true",
+        ffn=config.integer("n_inner", 4 * width) / width,
         positions="learned",
-        places=config.whole("n_positions"),
-        dropout=config.share("resid_pdrop", 0.0),
+        max_positions=config.integer("n_positions"),
+        dropout=config.fraction("resid_pdrop", 0.0),
         tied=config.flag("tie_word_embeddings", True),
         style=Style(
             "layer",
-            eps=config.unsigned("layer_norm_epsilon", STYLES["gpt2"].eps),
+            eps=config.nonnegative("layer_norm_epsilon", STYLES["gpt2"].eps),
             activation=config.choice("activation_function", ACTIVATIONS, "gelu_new"),  # type: ignore[arg-type]
             bias=True,
             scaled=False,
@@ -54,7 +54,7 @@ def build(config: Fields) -> LanguageModel:
 
 
 def describe(model: LanguageModel) -> dict[str, Any]:
-    mixer, style, places = first(model.stack), model.style, model.positions
+    mixer, style, positions = first(model.stack), model.style, model.positions
     assert isinstance(mixer, Attention)
     refuse(
         "gpt2",
@@ -66,17 +66,17 @@ def describe(model: LanguageModel) -> dict[str, Any]:
             "grouped keys": mixer.groups != mixer.heads,
             "heads whose widths do not add up to that of the tokens": mixer.heads * mixer.each != model.width,
             "another scale of the scores": mixer.scale is not None,
-            "tokens without learned places": places is None or places.kind != "learned",
+            "tokens without learned positions": positions is None or positions.kind != "learned",
         },
     )
-    assert places is not None
+    assert positions is not None
     return {
         "vocab_size": model.vocabulary,
         "n_embd": model.width,
         "n_layer": len(model.stack.blocks),
         "n_head": mixer.heads,
         "n_inner": hidden(model.stack),
-        "n_positions": places.places,
+        "n_positions": positions.max_positions,
         "activation_function": their_name(ACTIVATIONS, style.activation),
         "layer_norm_epsilon": style.eps,
         "resid_pdrop": model.dropout.p,

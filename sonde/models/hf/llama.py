@@ -1,4 +1,4 @@
-"""Llama (Touvron and others 2023): rotary places, root-mean-square norms before the branches, a gated network, grouped keys."""
+"""Llama (Touvron and others 2023): rotary positions, root-mean-square norms before the branches, a gated network, grouped keys."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def owns(model: nn.Module) -> bool:
 
 def build(config: Fields) -> LanguageModel:
     config.only(hidden_act="silu", pretraining_tp=1)
-    width, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
     options = {
         "heads": heads,
-        "groups": config.whole("num_key_value_heads", heads),
-        "each": config.whole("head_dim", max(width // heads, 1)),
+        "groups": config.integer("num_key_value_heads", heads),
+        "each": config.integer("head_dim", max(width // heads, 1)),
         "base": _base(config),
         "bias": str(config.flag("attention_bias", False)).lower(),
     }
     return LanguageModel(
-        vocabulary=config.whole("vocab_size"),
+        vocabulary=config.integer("vocab_size"),
         width=width,
         depth=config.depth("num_hidden_layers"),
         mixer="attention " + " ".join(f"{name}={value}" for name, value in options.items()),
-        ffn=config.whole("intermediate_size") * 1.5 / width,
+        ffn=config.integer("intermediate_size") * 1.5 / width,
         tied=config.flag("tie_word_embeddings", False),
-        style=Style(eps=config.unsigned("rms_norm_eps", STYLES["llama"].eps), bias=config.flag("mlp_bias", False), scaled=False),
+        style=Style(eps=config.nonnegative("rms_norm_eps", STYLES["llama"].eps), bias=config.flag("mlp_bias", False), scaled=False),
     )
 
 

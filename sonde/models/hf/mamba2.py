@@ -18,8 +18,8 @@ SILENT = ()
 ENDLESS = 1e30
 """a longest time step from here on is none"""
 
-MIXER = {"step_bias": "dt_bias", "log_rate": "A_log", "skip": "D", "conv.bias": "conv1d.bias"}
-LINEAR = {"into": "in_proj", "norm": "norm", "out": "out_proj"}
+MIXER = {"step_bias": "dt_bias", "log_rate": "A_log", "D": "D", "conv.bias": "conv1d.bias"}
+LINEAR = {"in_proj": "in_proj", "norm": "norm", "out": "out_proj"}
 
 
 def owns(model: nn.Module) -> bool:
@@ -28,21 +28,21 @@ def owns(model: nn.Module) -> bool:
 
 def build(config: Fields) -> LanguageModel:
     config.only(use_bias=False, use_conv_bias=True, hidden_act="silu", norm_before_gate=False)
-    width, heads, expand = config.whole("hidden_size"), config.whole("num_heads"), config.whole("expand", 2)
+    width, heads, expand = config.integer("hidden_size"), config.integer("num_heads"), config.integer("expand", 2)
     config.only(head_dim=width * expand // heads)
     least, most = _limits(config)
     options = {
         "heads": heads,
-        "states": config.whole("state_size"),
-        "groups": config.whole("n_groups"),
+        "states": config.integer("state_size"),
+        "groups": config.integer("n_groups"),
         "expand": expand,
-        "taps": config.whole("conv_kernel", 4),
+        "taps": config.integer("conv_kernel", 4),
         "least": least,
         **({} if most is None else {"most": most}),
     }
-    eps = config.unsigned("layer_norm_epsilon", 1e-5)
+    eps = config.nonnegative("layer_norm_epsilon", 1e-5)
     model = LanguageModel(
-        vocabulary=config.whole("vocab_size"),
+        vocabulary=config.integer("vocab_size"),
         width=width,
         depth=config.depth("num_hidden_layers"),
         mixer="mamba2 " + " ".join(f"{name}={value}" for name, value in options.items()),

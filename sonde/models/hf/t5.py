@@ -27,30 +27,30 @@ def owns(model: nn.Module) -> bool:
 
 
 def build(config: Fields) -> EncoderDecoder:
-    width, heads, depth = config.whole("d_model"), config.whole("num_heads"), config.depth("num_layers")
+    width, heads, depth = config.integer("d_model"), config.integer("num_heads"), config.depth("num_layers")
     config.only(num_decoder_layers=depth, is_encoder_decoder=True)
-    attend = f"attention heads={heads} each={config.whole('d_kv')} positions=relative scale=1"
+    attend = f"attention heads={heads} each={config.integer('d_kv')} positions=relative scale=1"
     activation = config.choice("feed_forward_proj", NETWORKS, "relu")
     # Newer versions of the package write the second field for models with a head of their own and call them tied.
     tied = config.flag("tie_word_embeddings", True) and config.flag("scale_decoder_outputs", True)
     model = EncoderDecoder(
-        vocabulary=config.whole("vocab_size"),
+        vocabulary=config.integer("vocab_size"),
         width=width,
         depth=depth,
         heads=heads,
-        ffn=config.whole("d_ff") / width * (1.5 if activation in GATED else 1),
+        ffn=config.integer("d_ff") / width * (1.5 if activation in GATED else 1),
         encoder=f"{attend} causal=false",
         decoder=attend,
-        dropout=config.share("dropout_rate", 0.0),
+        dropout=config.fraction("dropout_rate", 0.0),
         tied=tied,
         style=Style(
-            eps=config.unsigned("layer_norm_epsilon", STYLES["t5"].eps),
+            eps=config.nonnegative("layer_norm_epsilon", STYLES["t5"].eps),
             activation=activation,  # type: ignore[arg-type]
             scaled=False,
             shrunk=tied,
         ),
     )
-    buckets, furthest = config.whole("relative_attention_num_buckets", 32), config.whole("relative_attention_max_distance", 128)
+    buckets, furthest = config.integer("relative_attention_num_buckets", 32), config.integer("relative_attention_max_distance", 128)
     if buckets % 4 or furthest <= buckets // 2:
         raise BadInput(f"config.json has {buckets} classes of distances up to {furthest}", where=config.where, fix="use 4 n classes")
     for stack, causal in ((model.encoder, False), (model.decoder, True)):

@@ -33,20 +33,20 @@ def owns(model: nn.Module) -> bool:
 
 def build(config: Fields) -> ViT:
     config.only(qkv_bias=True)
-    width = config.whole("hidden_size", 768)
+    width = config.integer("hidden_size", 768)
     return ViT(
         image=_sides(config, "image_size", 224),
         patch=_square(config),
         width=width,
         depth=config.depth("num_hidden_layers"),
-        heads=config.whole("num_attention_heads", 12),
+        heads=config.integer("num_attention_heads", 12),
         classes=_classes(config),
-        channels=config.whole("num_channels", 3),
-        ffn=config.whole("intermediate_size", 3072) / width,
-        dropout=config.share("hidden_dropout_prob", 0.0),
+        channels=config.integer("num_channels", 3),
+        ffn=config.integer("intermediate_size", 3072) / width,
+        dropout=config.fraction("hidden_dropout_prob", 0.0),
         style=Style(
             "layer",
-            eps=config.unsigned("layer_norm_eps", 1e-12),
+            eps=config.nonnegative("layer_norm_eps", 1e-12),
             activation=config.choice("hidden_act", ACTIVATIONS, "gelu"),  # type: ignore[arg-type]
             bias=True,
             scaled=False,
@@ -72,7 +72,7 @@ def _square(config: Fields) -> int:
 def _classes(config: Fields) -> int:
     """One for each name; files without names have two."""
     names = config.values.get("id2label")
-    return len(names) if isinstance(names, dict) and names else config.whole("num_labels", 2)
+    return len(names) if isinstance(names, dict) and names else config.integer("num_labels", 2)
 
 
 def describe(model: ViT) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def table(model: ViT) -> list[TensorRow]:
     mixer = first(model.stack)
     assert isinstance(mixer, Attention)
     rows = [
-        TensorRow("token", ("vit.embeddings.cls_token",)),
+        TensorRow("class_token", ("vit.embeddings.cls_token",)),
         TensorRow("positions.weight", ("vit.embeddings.position_embeddings",), form="alone"),
     ]
     for ours, theirs in ENDS.items():

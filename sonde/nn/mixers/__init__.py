@@ -1,4 +1,4 @@
-"""Ways of moving information along a sequence, one file each; `mixer("gla", width=256)` makes one by name."""
+"""Sequence mixers, one file each; `mixer("gla", width=256)` makes one by name."""
 
 from ._mixer import Mixer, Recurrent, length_options, mixer, mixer_class
 

@@ -1,7 +1,8 @@
-"""What the RNN, the GRU and the LSTM have in common: a cell that makes a new state from an input and the old one.
+"""Base class of RNN, GRU and LSTM: a cell computes the new state from the input and the old state.
 
-Not linear in the state, so nothing but one step after the other will do; what can be done at once is the inputs' share, one
-matrix product for all steps.  B batch, T time, D width, H width of the state.
+Not linear in the state, so steps are sequential; the input projections of all steps are one matrix product.
+
+B batch, T time, D width, H width of the state.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from ._mixer import Mixer
 MemoryLength = Annotated[int, Range(3)]
 
 
-def keeping(units: int, memory: int | None) -> Tensor:
-    """(units,) first biases of a gate that keeps the old state: 1 (Jozefowicz et al., 2015), or such that each unit forgets after
-    a time of its own between 1 and `memory` steps (Tallec & Ollivier, Can Recurrent Neural Networks Warp Time?, 2018)."""
+def gate_bias(units: int, memory: int | None) -> Tensor:
+    """(units,) initial biases of a forget gate: 1 (Jozefowicz et al., 2015), or chrono initialization, with time constants between
+    1 and `memory` steps (Tallec & Ollivier, Can Recurrent Neural Networks Warp Time?, 2018)."""
     return torch.ones(units) if memory is None else torch.empty(units).uniform_(1, memory - 1).log()
 
 
 class Cell(Mixer, ABC):
-    """A mixer that runs a cell over a sequence.  A subclass writes one step, `step_cell`, and with a kernel all of them, `run_kernel`."""
+    """A mixer that runs a cell over a sequence.  A subclass defines one step, `step_cell`, and all of them by a kernel, `run_kernel`."""
 
     hidden: int
     keeps: tuple[str, ...] = ("h",)
     """names of the state's tensors, each (B, H); the output is 'h'"""
 
-    def __init__(self, width: int, hidden: int | None, gates: int, given: int | None = None) -> None:
-        """gates: how many read the old state; given: how many of them read the input, all where it is None."""
+    def __init__(self, width: int, hidden: int | None, gates: int, input_gates: int | None = None) -> None:
+        """gates: how many read the old state; input_gates: how many of them read the input, all by default."""
         super().__init__()
         self.width, self.hidden = width, hidden or width
-        self.x = nn.Linear(width, (gates if given is None else given) * self.hidden)
+        self.x = nn.Linear(width, (gates if input_gates is None else input_gates) * self.hidden)
         self.h = nn.Linear(self.hidden, gates * self.hidden, bias=False)
         self.out = nn.Linear(self.hidden, width, bias=False) if self.hidden != width else None
         with torch.no_grad():
             self.x.bias.zero_()
             for part in self.x.weight.split(self.hidden):
                 nn.init.xavier_uniform_(part)
-            for part in self.h.weight.split(self.hidden):  # turns and keeps lengths, so nothing fades or grows at the start
+            for part in self.h.weight.split(self.hidden):  # orthogonal: gradients neither vanish nor explode at the start
                 nn.init.orthogonal_(part)
 
     @abstractmethod
     def step_cell(self, p: Tensor, state: State) -> State:
-        """The definition: one step, from what the input gives (B, gates H) and the old state."""
+        """The definition: one step, from the input projection (B, gates H) and the old state."""
 
     @abstractmethod
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:

@@ -1,4 +1,4 @@
-"""What the gates of several mixers have in common: their precision, their first values, keys of length one."""
+"""Shared by the gates of several mixers: precision, initial values, unit-length keys."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def full(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def step_sizes(n: int, least: float = 1e-3, most: float = 0.1) -> Tensor:
-    """n time steps, their logarithms spread evenly."""
-    return torch.empty(n).uniform_(math.log(least), math.log(most)).exp()
+def step_sizes(n: int, low: float = 1e-3, high: float = 0.1) -> Tensor:
+    """n time steps, log-uniform."""
+    return torch.empty(n).uniform_(math.log(low), math.log(high)).exp()
 
 
 def step_bias(n: int) -> Tensor:
-    """What softplus turns into `step_sizes`."""
+    """Inverse softplus of `step_sizes`."""
     dt = step_sizes(n)
     return dt + torch.log(-torch.expm1(-dt))
 

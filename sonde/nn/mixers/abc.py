@@ -27,7 +27,7 @@ from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rota
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
-    """The sums as they stand: q, k (B, H, L, K), v (B, H, L, V), phi (B, H, L, slots)."""
+    """The plain sums: q, k (B, H, L, K), v (B, H, L, V), phi (B, H, L, slots)."""
     return (yield from gsa.rule(q, k, v, phi, None))
 
 
@@ -50,8 +50,8 @@ class ABC(Recurrent):
     Args:
         width: model dimension
         heads: independent memories
-        slots: of each memory; none takes as many as a key has numbers
-        average: divide the memories by the sum of what was written; without it they grow with the length
+        slots: slots of each memory; None is the width of a key
+        average: divide the memories by the sum of the write weights; otherwise they grow with the length
     """
 
     @checked

@@ -4,7 +4,7 @@ Vaswani et al., Attention Is All You Need, 2017; grouped keys: Ainslie et al., G
 RoFormer, 2021.  Not a linear recurrence: a step must look at all keys so far, so its memory grows with the sequence.
 
     parallel  all pairs at once, by a fused kernel
-    chunk     blocks of keys joined by (largest score, sum, output), Milakov & Gimelshein 2018: memory linear in the length
+    chunk     online softmax over blocks of keys, Milakov & Gimelshein 2018: memory linear in the length
     step      one query after the other against the keys kept so far
 
 B batch, H heads, G key groups (G divides H), R = H / G, T queries, N keys, K key width, V value width.
@@ -23,7 +23,7 @@ from ...core.errors import BadInput
 from ...core.options import Range, checked
 from ...kernels.attend import attend as fused
 from ...kernels.decode import Program, Vectors
-from ...kernels.states import Memory, Rooms, linear, unfit
+from ...kernels.states import KVCache, Memory, cannot_decode, linear
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
@@ -46,14 +46,14 @@ def attend(
     """q (B, H, T, K), k (B, G, N, K), v (B, G, N, V) -> (B, H, T, V).
 
     Args:
-        last: (B, T) the last key each query sees; without it all of them, or with `causal` those up to its own place
+        last: (B, T) the last key that each query attends to; None is all keys, or with `causal` those up to its own position
         scale: of the scores; None is K^-1/2
         bias: (B or 1, H, T, N) added to the scores
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     parallel = form in ("auto", "parallel")
     if parallel and last is None and bias is None:
-        k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been kept under another autocast
+        k, v = k.to(q.dtype), v.to(q.dtype)  # they may have been computed under another autocast
         return fused(q, k, v, scale, causal)
     if last is None:
         last = torch.arange(q.shape[2], device=q.device) if causal else q.new_full((q.shape[2],), k.shape[2] - 1, dtype=torch.long)
@@ -66,10 +66,10 @@ def attend(
 
 
 def attend_where(seen: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, bias: Tensor | None = None) -> Tensor:
-    """The same over the pairs that are true in `seen` (B or 1, 1, T, N), or (B, H, T, N) where each head has its own keys."""
+    """The same over the pairs that are true in the mask `seen` (B or 1, 1, T, N), or (B, H, T, N) where each head has its own keys."""
     (H, T), G = q.shape[1:3], k.shape[1]
     k, v = k.to(q.dtype), v.to(q.dtype)
-    # heads that share keys are more queries of the same keys: no key is repeated
+    # grouped heads become more queries of the same keys, so that no key is repeated
     q, seen = _queries(q, G), seen.repeat(1, 1, H // G, 1)
     mask = seen if bias is None else _queries(bias.to(q.dtype), G).masked_fill(~seen, float("-inf"))
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).unflatten(2, (-1, T)).flatten(1, 2)
@@ -81,7 +81,7 @@ def _queries(x: Tensor, groups: int) -> Tensor:
 
 
 def _visible_keys(last: Tensor, k: Tensor) -> Tensor:
-    """(B, 1, T, N) which keys each query sees."""
+    """(B, 1, T, N) mask of the keys that each query attends to."""
     return (torch.arange(k.shape[2], device=k.device) <= last.unsqueeze(-1)).unsqueeze(1)
 
 
@@ -96,7 +96,7 @@ def _steps(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) -
 
 
 def _blocks(q: Tensor, k: Tensor, v: Tensor, last: Tensor, bias: Tensor | None) -> Tensor:
-    """Blocks of queries, each against blocks of keys; the backward pass makes the scores of one block of queries again."""
+    """Blocks of queries, each against blocks of keys; the backward pass recomputes the scores of one block of queries at a time."""
     (H, T), G = q.shape[1:3], k.shape[1]
     q, last = _queries(q, G), last.repeat(1, H // G)
     keys, values = k.split(CHUNK, 2), v.split(CHUNK, 2)
@@ -125,11 +125,11 @@ def _merge_blocks(q: Tensor, last: Tensor, bias: Tensor | None, *blocks: Tensor)
 
 
 def append(state: State | None, new: State, lengths: Tensor | None) -> State:
-    """The state with `new` tensors (B, G, T, *) behind what each sequence has; of each the first `lengths` tokens count.
+    """The state with `new` tensors (B, G, T, *) appended to each sequence; the first `lengths` tokens of each count.
 
-    Without gradients tokens are written into spare room, which doubles when it is used up, so a token costs no copy of
-    the others.  `used` says how much of the room is taken and is shared by all states that share the room: a state that
-    is continued twice finds it taken and moves out.
+    Without gradients tokens are written into spare capacity, which doubles when it is full, so that a token needs no copy of
+    the others.  `used` counts the entries in use and is shared by all states that share a buffer: a state that is continued
+    twice finds them in use and is copied.
     """
     like = next(iter(new.values()))
     B, _, T = like.shape[:3]
@@ -141,16 +141,16 @@ def append(state: State | None, new: State, lengths: Tensor | None) -> State:
     if state is None:
         return {**new, "length": count, "used": torch.full_like(count, T)}
     start, need = state["length"], state_length(state) + T
-    place = (start.unsqueeze(1) + time)[:, None, :, None]
+    index = (start.unsqueeze(1) + time)[:, None, :, None]
     after, learning = start + count, torch.is_grad_enabled()
     if not learning and need <= _capacity(state, new) and torch.equal(state["used"], start):
         for name, x in new.items():
-            state[name].scatter_(2, place.expand_as(x), x.to(state[name].dtype))
+            state[name].scatter_(2, index.expand_as(x), x.to(state[name].dtype))
         return {**state, "length": after, "used": state["used"].copy_(after)}
-    room = need if learning else 2 * need  # a graph may still need what is in the room, so then all of it is taken
-    grown = {name: F.pad(state[name], (0, 0, 0, room - state[name].shape[2])) for name in new}
-    kept = {name: grown[name].scatter(2, place.expand_as(x), x.to(grown[name].dtype)) for name, x in new.items()}
-    return {**kept, "length": after, "used": torch.full_like(after, room) if learning else after.clone()}
+    capacity = need if learning else 2 * need  # a graph may still need the old buffer, so then there is no spare capacity
+    grown = {name: F.pad(state[name], (0, 0, 0, capacity - state[name].shape[2])) for name in new}
+    kept = {name: grown[name].scatter(2, index.expand_as(x), x.to(grown[name].dtype)) for name, x in new.items()}
+    return {**kept, "length": after, "used": torch.full_like(after, capacity) if learning else after.clone()}
 
 
 def state_length(state: State | None) -> int:
@@ -164,22 +164,22 @@ def _capacity(state: State, new: State) -> int:
 
 @final
 class Attention(Mixer):
-    """The layer: queries, keys and values by one linear map, positions in the scores, heads side by side, a map at the output.
+    """The layer: queries, keys and values by one linear map, position-dependent scores, heads, an output projection.
 
-    Causal attention remembers all keys and values: its state grows with the sequence.  The rows of `qkv` are the queries
+    The state of causal attention is its KV cache, which grows with the sequence.  The rows of `qkv` are the queries
     of all heads, then the keys and then the values of all groups.
 
     Args:
         width: model dimension
-        heads: independent sets of weights
-        groups: sets of keys and values, each shared by heads / groups heads; none is one for each head
-        causal: no token looks at a later one; otherwise every token sees all, and there is no state
-        positions: how scores depend on distance: 'rotary' turns queries and keys by an angle that grows with the position,
-            'alibi' takes off a share of the distance, 'relative' adds a learned number for each class of distances
-        base: of the rotations; the slowest pair turns once in about 2 pi times as many tokens
-        scale: factor of the scores; none is one over the root of the head's width
-        bias: add a number to each query, key, value and output
-        each: width of one head; none is width / heads
+        heads: number of attention heads
+        groups: key-value heads, each shared by heads / groups heads; None is one for each head
+        causal: tokens attend to earlier tokens only; otherwise to all, and there is no state
+        positions: how scores depend on distance: 'rotary' rotates queries and keys by an angle that grows with the position,
+            'alibi' subtracts a multiple of the distance, 'relative' adds a learned bias for each bucket of distances
+        base: of the rotary angles; the slowest pair rotates once in about 2 pi times as many tokens
+        scale: factor of the scores; None is one over the root of the head's width
+        bias: add biases to queries, keys, values and outputs
+        each: width of one head; None is width / heads
     """
 
     grows = ("k", "v")
@@ -228,22 +228,22 @@ class Attention(Mixer):
             last = start.unsqueeze(1) + torch.arange(x.shape[1], device=x.device)
         elif not self.causal and lengths is not None:
             last = _ends(lengths, x)
-        # a fresh causal row needs no lengths: what counts comes before the padding
+        # a new causal sequence needs no lengths: padding comes last
         bias = None if self.distance is None else self.distance(self._positions(start, x), n).to(q.dtype)
         o = attend(q, kept["k"][:, :, :n], kept["v"][:, :, :n], last, causal=self.causal, scale=self.scale, bias=bias, form=self.form)
         return self.out(merge(o)), kept if self.causal else {}
 
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """(B, H, T, T) how much each token takes of each value, for fresh sequences x (B, T, D); a look inside, not the way it runs."""
+        """(B, H, T, T) attention weights for new sequences x (B, T, D); for inspection, not used by `forward`."""
         q, k, _ = self._heads(x, None)
-        places = self._positions(None, x)
+        positions = self._positions(None, x)
         ends = torch.full((len(x),), x.shape[1], device=x.device) if lengths is None else lengths
-        last = torch.minimum(places, _ends(ends, x)) if self.causal else _ends(ends, x)
-        bias = None if self.distance is None else self.distance(places, x.shape[1]).to(q.dtype)
+        last = torch.minimum(positions, _ends(ends, x)) if self.causal else _ends(ends, x)
+        bias = None if self.distance is None else self.distance(positions, x.shape[1]).to(q.dtype)
         return scores(q, k, last, scale=self.scale, bias=bias).softmax(-1)
 
     def _heads(self, x: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, K), keys and values (B, G, T, K) of x behind `start` tokens."""
+        """Queries (B, H, T, K), keys and values (B, G, T, K) of x after `start` tokens."""
         H, G = self.heads, self.groups
         qk, v = split(self.qkv(x), H + 2 * G).split((H + G, G), 1)
         if self.positions == "rotary":
@@ -254,14 +254,14 @@ class Attention(Mixer):
     def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
         """y = add + attention of x."""
         if not self.causal or self.positions == "relative":
-            raise unfit("attention looks at later tokens" if not self.causal else "attention has learned numbers for distances")
+            raise cannot_decode("attention looks at later tokens" if not self.causal else "attention has learned biases of distances")
         H, G, d = self.heads, self.groups, self.each
         qkv, mixed = program.add_shared("qkv", (H + 2 * G) * d), program.add_shared("mixed", H * d)
-        turns = program.angles(d, self.base) if self.positions == "rotary" else None
+        angles = program.angles(d, self.base) if self.positions == "rotary" else None
         slopes = self.distance.get_buffer("slopes").to(program.dtype) if isinstance(self.distance, Alibi) else None
         program.linear(x, qkv, *linear(self.qkv))
         scale = d**-0.5 if self.scale is None else self.scale
-        memory = Rooms(program, part, program.attend(qkv, mixed, (H, G, d), scale, angles=turns, slopes=slopes))
+        memory = KVCache(program, part, program.attend(qkv, mixed, (H, G, d), scale, angles=angles, slopes=slopes))
         program.linear(mixed, y, *linear(self.out), add=add)
         return memory
 
@@ -273,16 +273,16 @@ class Attention(Mixer):
 
 @final
 class CrossAttention(nn.Module):
-    """Queries from one sequence, keys and values from another: all of it is seen, and nothing has a position.
+    """Queries from one sequence, keys and values from another, without positions and without a mask.
 
     Args:
-        width: numbers per token of the sequence that asks
-        heads: independent sets of weights
-        keys: numbers per token of the other sequence; none is as many
-        values: numbers per token of what values are made of, where that is a third sequence
-        scale: factor of the scores; none is one over the root of the head's width
-        bias: add a number to each query, key, value and output
-        each: width of one head; none is width / heads
+        width: features per token of the queries
+        heads: number of attention heads
+        keys: features per token of the context; None is `width`
+        values: features per token of the values, where they come from a third sequence
+        scale: factor of the scores; None is one over the root of the head's width
+        bias: add biases to queries, keys, values and outputs
+        each: width of one head; None is width / heads
     """
 
     small_start = True
@@ -306,7 +306,7 @@ class CrossAttention(nn.Module):
         self.k, self.v = nn.Linear(keys, heads * d, bias), nn.Linear(values or keys, heads * d, bias)
 
     def read(self, context: Tensor, lengths: Tensor | None = None, values: Tensor | None = None) -> State:
-        """Keys and values of a context (B, N, *), of each row the first `lengths` tokens: what `forward` looks at."""
+        """Keys and values of a context (B, N, *), the first `lengths` tokens of each row, for `forward`."""
         k, v = split(self.k(context), self.heads), split(self.v(context if values is None else values), self.heads)
         if lengths is None:
             return {"k": k, "v": v, "length": torch.full((len(k),), k.shape[2], device=k.device)}
@@ -314,18 +314,18 @@ class CrossAttention(nn.Module):
         return {"k": torch.where(inside, k, 0), "v": torch.where(inside, v, 0), "length": lengths}
 
     def forward(self, x: Tensor, context: State) -> Tensor:
-        """x (B, T, D) looks at a context that was `read` -> (B, T, D)."""
+        """x (B, T, D) attends to a context from `read` -> (B, T, D)."""
         q = split(self.q(x), self.heads)
         return self.out(merge(attend(q, context["k"], context["v"], _ends(context["length"], x), scale=self.scale)))
 
     def weights(self, x: Tensor, context: State) -> Tensor:
-        """(B, H, T, N) how much each query takes of each value."""
+        """(B, H, T, N) attention weights."""
         q = split(self.q(x), self.heads)
         return scores(q, context["k"], _ends(context["length"], x), scale=self.scale).softmax(-1)
 
 
 def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bias: Tensor | None = None) -> Tensor:
-    """(B, H, T, N) what the softmax sees: scale q . k + bias, and -inf where a key is not seen."""
+    """(B, H, T, N) scores before the softmax: scale q . k + bias, and -inf for masked keys."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     G = k.shape[1]
     logits = (_queries(q, G) @ k.mT * scale).unflatten(2, (-1, q.shape[2])).flatten(1, 2)
@@ -333,7 +333,7 @@ def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bi
 
 
 def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
-    """Width of one head; rotations turn pairs of numbers, so it must then be even."""
+    """Width of one head; even for rotary positions, which rotate pairs."""
     d = divides(width, heads, owner)
     if rotary and d % 2:
         raise BadInput(
@@ -343,13 +343,13 @@ def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
 
 
 def refuse_state(state: State | None, owner: str) -> None:
-    """Refuse to go on from a state where every token sees the whole sequence."""
+    """Refuse a state where every token attends to the whole sequence."""
     if state is not None:
         raise BadInput(f"{owner} sees the whole sequence at once and cannot continue from a state", where="state", fix="give it all of x")
 
 
 def _ends(lengths: Tensor, x: Tensor) -> Tensor:
-    """(B, T) the last token of each row; an empty one looks at its first zeros, so that nothing is ever divided by zero."""
+    """(B, T) index of the last token of each row; an empty row attends to its first zeros, so that nothing is divided by zero."""
     return (lengths - 1).clamp_min(0).unsqueeze(1).expand(-1, x.shape[1])
 
 

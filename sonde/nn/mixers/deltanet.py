@@ -1,4 +1,4 @@
-"""DeltaNet: what the state holds under a key is moved toward the new value, instead of added to.
+"""DeltaNet: the value stored under a key is moved toward the new value, instead of added to.
 
     S_t = (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
 
@@ -35,8 +35,8 @@ class DeltaNet(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        taps: tokens the short convolution looks at
-        negative: let the write strength reach 2, so that a step can also turn what it finds around
+        taps: kernel size of the short convolution
+        negative: let the write strength reach 2, so that transitions can have negative eigenvalues
         gate: multiply the output by a swish gate
     """
 
@@ -50,7 +50,7 @@ class DeltaNet(Recurrent):
         gate: bool = False,
     ) -> None:
         super().__init__()
-        self.width, self.heads, self.most = width, heads, 2.0 if negative else 1.0
+        self.width, self.heads, self.max_beta = width, heads, 2.0 if negative else 1.0
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.conv = ShortConv(3 * width, taps)
         self.beta = nn.Linear(width, heads, bias=False)
@@ -61,7 +61,7 @@ class DeltaNet(Recurrent):
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         qkv, tail = self.conv(self.qkv(x), (state or {}).get("tail"), lengths)
         q, k, v = (split(part, self.heads) for part in qkv.chunk(3, -1))
-        beta = self.most * torch.sigmoid(full(self.beta(x))).transpose(1, 2)
+        beta = self.max_beta * torch.sigmoid(full(self.beta(x))).transpose(1, 2)
         o, after = self.recur(rule(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta), state, lengths)
         o = merge(self.norm(o))
         return self.out(o if self.gate is None else o * F.silu(self.gate(x))), {**after, "tail": tail}

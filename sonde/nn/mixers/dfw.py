@@ -25,12 +25,12 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, log_b: Tensor) -> Rule:
 
 @final
 class DFW(Recurrent):
-    """The layer: projections, and two forget gates that start out spread evenly between forgetting all and nothing.
+    """The layer: projections, and two forget gates, initialized uniformly between 0 and 1.
 
     Args:
         width: model dimension
         heads: independent states
-        keys: numbers per key of each head; none takes as many as a value has
+        keys: width of a key; None is the width of a value
     """
 
     @checked
@@ -42,7 +42,7 @@ class DFW(Recurrent):
         self.v, self.forget_value, self.out = (nn.Linear(width, width) for _ in range(3))
         for forget in (self.forget_key, self.forget_value):
             n = forget.out_features
-            forget.bias.data = torch.rand(n).logit(1 / (n + 1))  # gates uniform, but not at the very ends, where they could not learn
+            forget.bias.data = torch.rand(n).logit(1 / (n + 1))  # uniform gates, but not at the ends, where gradients vanish
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))

@@ -1,4 +1,4 @@
-"""Gated DeltaNet: the state is let fade before what it holds under a key is moved toward the new value.
+"""Gated DeltaNet: the state decays before the value stored under a key is moved toward the new value.
 
     S_t = a_t (I - b_t k_t k_t^T) S_{t-1} + b_t k_t (x) v_t        o_t = S_t^T q_t
 
@@ -34,10 +34,10 @@ class GatedDeltaNet(Recurrent):
     Args:
         width: model dimension
         heads: sets of keys and queries
-        value_heads: independent states, some to each set of keys; none is one to each
-        key: width of the keys and queries of a head; none is three quarters of the width, shared out
-        expand: width of a head's values for each number of its keys
-        taps: tokens the short convolution looks at
+        value_heads: independent states, a multiple of the heads; None is one per head
+        key: width of the keys and queries of a head; None is three quarters of the width divided by the heads
+        expand: width of the values as a multiple of that of the keys
+        taps: kernel size of the short convolution
     """
 
     no_decay = ("log_rate",)

@@ -3,7 +3,7 @@
     o_t = S_t^T q_t / (z_t . q_t)
 
 q and k are random Fourier features, whose products imitate softmax attention.  They may be negative, so the denominator may
-come near zero: it is held away from it in size, by the same rule in every form.
+come near zero: its absolute value is clamped, in the same way in every form.
 Peng et al., Random Feature Attention, 2021.
 """
 
@@ -27,7 +27,7 @@ def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) ->
     """S = g S + (1 - g) k (x) v, z = g z + (1 - g) k, o = S^T q / (z . q): q, k (B, H, L, K), v (B, H, L, V), log_g (B, H, L).
 
     Args:
-        floor: the least denominator, in size
+        floor: smallest absolute value of the denominator
     """
     written = -torch.expm1(log_g).unsqueeze(-1) * k
     return normalize((yield Steps(q, written, with_ones(v), log_head=log_g)), floor)

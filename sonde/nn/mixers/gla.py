@@ -29,7 +29,7 @@ class GLA(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        rank: width of the bottleneck that makes the forget gate
+        rank: rank of the projection of the forget gate
     """
 
     @checked

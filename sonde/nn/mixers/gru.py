@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from ...core.options import checked
+from ...kernels.gates import gru
 from ..recurrence import State
-from ._cell import Cell, MemoryLength, keeping
+from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
 from ._parts import PositiveWidth
 
@@ -27,10 +28,10 @@ class GRU(Cell):
 
     Args:
         width: model dimension
-        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-        update: what an open update gate does, keep the old state or take the new one
+        hidden: width of the state; None is that of the tokens, otherwise an output projection follows
+        update: whether an open update gate keeps the old state or takes the new one
         reset_after: the reset gate scales W_hh H + b, as in torch, instead of the H it is made from
-        memory: about so many steps the units remember at first, each its own share of them; none is a few
+        memory: longest time constant of the chrono initialization, in steps; None initializes gate biases to 1
     """
 
     @checked
@@ -45,8 +46,8 @@ class GRU(Cell):
         super().__init__(width, hidden, gates=3)
         self.update = update
         self.reset_bias = nn.Parameter(torch.zeros(self.hidden)) if reset_after else None
-        with torch.no_grad():  # at first keep more than is taken
-            keep = keeping(self.hidden, memory)
+        with torch.no_grad():  # start by keeping most of the old state
+            keep = gate_bias(self.hidden, memory)
             self.x.bias[self.hidden : 2 * self.hidden] = keep if update == "keep_old" else -keep
 
     def step_cell(self, p: Tensor, state: State) -> State:
@@ -58,8 +59,6 @@ class GRU(Cell):
         return {"h": z * h + (1 - z) * n if self.update == "keep_old" else (1 - z) * h + z * n}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        from ...kernels.gates import gru
-
         weight = self.h.weight
         if self.update == "take_new":  # 1 - s(a) = s(-a)
             signs = torch.tensor([1.0, -1.0, 1.0], dtype=p.dtype, device=p.device).repeat_interleave(self.hidden)

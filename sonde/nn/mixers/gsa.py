@@ -37,7 +37,7 @@ class GSA(Recurrent):
     Args:
         width: model dimension
         heads: independent memories
-        slots: of each memory; none takes as many as a key has numbers
+        slots: slots of each memory; None is the width of a key
     """
 
     @checked

@@ -1,4 +1,4 @@
-"""Gated linear recurrence whose key is what was forgotten: S_t = Diag(a_t) S_{t-1} + (1 - a_t) (x) v_t.
+"""Gated linear recurrence with the complement of the forget gate as key: S_t = Diag(a_t) S_{t-1} + (1 - a_t) (x) v_t.
 
 It is `gla` with k = 1 - a: what a row of the state loses, the new value fills.  Gates have a lower bound that rises from
 layer to layer, 0 in the first, so that deeper layers remember longer.
@@ -34,7 +34,7 @@ class HGRN2(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        bound: the least that a gate keeps; 0 in the first layer, nearer to 1 in deeper ones
+        bound: lower bound of the forget gates; 0 in the first layer, nearer to 1 in deeper ones
     """
 
     @checked

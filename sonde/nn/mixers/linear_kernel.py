@@ -31,7 +31,7 @@ class LinearKernel(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        feature_map: what queries and keys are mapped to
+        feature_map: feature map of queries and keys
     """
 
     @checked

@@ -2,8 +2,8 @@
 
     S_t = S_{t-1} + phi(k_t) (x) v_t        z_t = z_{t-1} + phi(k_t)        o_t = S_t^T phi(q_t) / (z_t . phi(q_t))
 
-A positive phi makes the weights positive.  Without one (the identity) the denominator may come near zero: it is held away
-from it, and `recurrence.watching` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
+A positive phi makes the weights positive.  With another one (the identity) the denominator may come near zero: it is
+clamped, and `recurrence.watching` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> 
     """o = S^T phi(q) / (z . phi(q)), z in one more column of S: q, k (B, H, L, K), v (B, H, L, V).
 
     Args:
-        floor: the least denominator, in size
+        floor: smallest absolute value of the denominator
     """
     return normalize((yield Steps(phi(q), phi(k), with_ones(v))), floor)
 
 
 @final
 class LinearNorm(Recurrent):
-    """The layer: projections with biases around the recurrence, and nothing else, in the place of softmax attention.
+    """The layer: the recurrence between projections with biases, in place of softmax attention.
 
     Args:
         width: model dimension
         heads: independent states
-        feature_map: what queries and keys are mapped to
+        feature_map: feature map of queries and keys
     """
 
     @checked

@@ -1,8 +1,8 @@
 """Linformer: keys and values are mixed along time into a fixed number of rows, o = softmax(scale q (E^T k)^T) (F^T v).
 
-Wang et al., Linformer, 2020: cost linear in the length, N x rows pairs instead of N x N.  E and F have one line for each
-position, so a sequence may not be longer than they are; and every mixed key holds all tokens, so it is never causal: a
-mask over the rows would mean nothing.  So there is one form, 'parallel', and no state to go on from.
+Wang et al., Linformer, 2020: cost linear in the length, N x rows pairs instead of N x N.  E and F have one row for each
+position, so they limit the length; and every mixed key depends on all tokens, so it is never causal.  It has one form,
+'parallel', and no state.
 
 B batch, H heads, T time, K width of a head.
 """
@@ -28,8 +28,8 @@ class Linformer(Mixer):
 
     Args:
         width: model dimension
-        heads: independent sets of weights
-        rows: mixed keys and values that stand for the whole sequence
+        heads: number of attention heads
+        rows: number of mixed keys and values
         max_len: longest sequence
         projection: learned, or random and fixed: Gaussian, which keeps inner products on average (Johnson and Lindenstrauss)
     """
@@ -74,7 +74,7 @@ class Linformer(Mixer):
                 where="Linformer",
                 fix=f"make it with max_len={T}",
             )
-        if lengths is not None:  # before they are mixed: afterwards no mask could take them out
+        if lengths is not None:  # before mixing: afterwards no mask could remove them
             x = torch.where((torch.arange(T, device=x.device) < lengths.unsqueeze(1)).unsqueeze(-1), x, 0)
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         o = attend(q, self.E[:T].mT @ k, self.F[:T].mT @ v)

@@ -1,4 +1,4 @@
-"""The long short-term memory: a cell that is kept, written and read through gates, so that it can last.
+"""The long short-term memory: a cell with forget, input and output gates.
 
     I, F, O = s(X W_x + H W_h + b) each with its own weights    G = tanh(X W_xc + H W_hc + b_c)
     C' = F * C + I * G    H' = O * tanh(C')
@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from ...core.options import checked
+from ...kernels.gates import lstm
 from ..recurrence import State
-from ._cell import Cell, MemoryLength, keeping
+from ._cell import Cell, MemoryLength, gate_bias
 from ._gates import full
 from ._parts import PositiveWidth
 
@@ -28,9 +29,9 @@ class LSTM(Cell):
 
     Args:
         width: model dimension
-        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-        output_gate: what the output gate sees: input and state, the new cell too, or state and new cell alone
-        memory: about so many steps the cells remember at first, each its own share of them; none is a few
+        hidden: width of the state; None is that of the tokens, otherwise an output projection follows
+        output_gate: inputs of the output gate: input and state, the new cell too, or state and new cell only
+        memory: longest time constant of the chrono initialization, in steps; None initializes gate biases to 1
     """
 
     keeps = ("h", "c")
@@ -43,14 +44,14 @@ class LSTM(Cell):
         output_gate: Literal["standard", "cell_only", "peephole"] = "standard",
         memory: MemoryLength | None = None,
     ) -> None:
-        super().__init__(width, hidden, gates=4, given=3 if output_gate == "cell_only" else 4)
+        super().__init__(width, hidden, gates=4, input_gates=3 if output_gate == "cell_only" else 4)
         H = self.hidden
-        # of the cell: weights one by one, or a matrix and the gate's own bias
+        # weights of the cell: a vector, or a matrix with the gate's bias
         self.cell = nn.Linear(H, H) if output_gate == "cell_only" else None
         self.peephole = nn.Parameter(torch.zeros(H)) if output_gate == "peephole" else None
         with torch.no_grad():
-            self.x.bias[H : 2 * H] = keep = keeping(H, memory)
-            if memory is not None:  # what is kept longer is written more slowly
+            self.x.bias[H : 2 * H] = keep = gate_bias(H, memory)
+            if memory is not None:  # chrono initialization: cells with a longer memory are written more slowly
                 self.x.bias[:H] = -keep
             if self.cell is not None:
                 nn.init.xavier_uniform_(self.cell.weight)
@@ -67,8 +68,6 @@ class LSTM(Cell):
         return {"h": torch.sigmoid(seen) * torch.tanh(c), "c": c}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        from ...kernels.gates import lstm
-
         inner, vector = (None, self.peephole) if self.cell is None else (self.cell.weight, self.cell.bias)
         out, h, c = lstm(p, self.h.weight, state["h"], state["c"], lengths, vector=vector, inner=inner)
         return out, {"h": h, "c": c}

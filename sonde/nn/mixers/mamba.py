@@ -1,4 +1,4 @@
-"""Mamba: every entry of the state decays at its own rate over a time step that each token chooses for each channel.
+"""Mamba: every entry of the state decays at its own rate over a time step that depends on the token and the channel.
 
     S_t = exp(-a_t rate) o S_{t-1} + k_t (x) (a_t v_t)        o_t = S_t^T q_t + d v_t
 
@@ -38,12 +38,12 @@ class Mamba(Recurrent):
     Args:
         width: model dimension
         states: entries of the state for each channel
-        expand: channels of the recurrence for each number of a token
-        rank: width of the bottleneck that makes the time steps; none is a sixteenth of the width
+        expand: channels of the recurrence as a multiple of the width
+        rank: rank of the projection of the time steps; None is a sixteenth of the width
         taps: kernel size of the short convolution (d_conv)
     """
 
-    no_decay = ("log_rate", "skip")
+    no_decay = ("log_rate", "D")
 
     @checked
     def __init__(
@@ -52,24 +52,24 @@ class Mamba(Recurrent):
         super().__init__()
         inner = width * expand
         self.width, self.sizes = width, (rank or math.ceil(width / 16), states, states)
-        self.into = nn.Linear(width, 2 * inner, bias=False)
+        self.in_proj = nn.Linear(width, 2 * inner, bias=False)
         self.conv = ShortConv(inner, taps, bias=True)
-        self.select = nn.Linear(inner, sum(self.sizes), bias=False)
+        self.x_proj = nn.Linear(inner, sum(self.sizes), bias=False)
         self.step = nn.Linear(self.sizes[0], inner, bias=False)
         nn.init.uniform_(self.step.weight, -(self.sizes[0] ** -0.5), self.sizes[0] ** -0.5)
         self.step_bias = nn.Parameter(step_bias(inner))
         self.log_rate = nn.Parameter(torch.arange(1.0, states + 1).log().unsqueeze(1).repeat(1, 1, inner))
-        self.skip = nn.Parameter(torch.ones(1, inner))
+        self.D = nn.Parameter(torch.ones(1, inner))
         self.out = nn.Linear(inner, width, bias=False)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        v, gate = self.into(x).chunk(2, -1)
+        v, gate = self.in_proj(x).chunk(2, -1)
         v, tail = self.conv(v, (state or {}).get("tail"), lengths)
-        step, k, q = self.select(v).split(self.sizes, -1)
+        step, k, q = self.x_proj(v).split(self.sizes, -1)
         a = F.softplus(full(self.step(step)) + full(self.step_bias))
         # One head whose values are the channels: (B, T, D) -> (B, 1, T, D)
         q, k, v, a = (part.unsqueeze(1) for part in (q, k, v, a))
-        o, after = self.recur(rule(q, k, v, a, full(self.log_rate).exp(), self.skip), state, lengths)
+        o, after = self.recur(rule(q, k, v, a, full(self.log_rate).exp(), self.D), state, lengths)
         return self.out(o.squeeze(1).to(gate.dtype) * F.silu(gate)), {**after, "tail": tail}
 
 

@@ -1,4 +1,4 @@
-"""Mamba-2: one share of the whole state is kept at each step, so that pairs of positions have one weight for all channels.
+"""Mamba-2: a scalar decay of the whole state at each step, so that pairs of positions have one weight for all channels.
 
     S_t = gamma_t S_{t-1} + k_t (x) v_t        o_t = S_t^T q_t
 
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Count, Range, checked
 from ...kernels.decode import Program, Vectors
-from ...kernels.states import Memory, Renewed, linear
+from ...kernels.states import Memory, RecurrentState, linear
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
 from ._gates import full, step_bias
@@ -44,13 +44,13 @@ class Mamba2(Recurrent):
         heads: independent states
         states: width of the keys and queries
         groups: sets of heads that share keys and queries
-        expand: channels of the recurrence for each number of a token
-        taps: tokens the short convolution looks at
-        least: no time step is shorter
-        most: no time step is longer; none is no limit
+        expand: channels of the recurrence as a multiple of the width
+        taps: kernel size of the short convolution
+        least: shortest time step
+        most: longest time step; None is no limit
     """
 
-    no_decay = ("log_rate", "skip")
+    no_decay = ("log_rate", "D")
 
     @checked
     def __init__(
@@ -71,21 +71,21 @@ class Mamba2(Recurrent):
             raise BadInput(f"{heads} heads cannot share {groups} groups of keys", where="Mamba2", fix="let groups divide heads")
         self.width, self.heads, self.groups, self.least, self.most = width, heads, groups, least, most
         self.sizes = (inner, groups * states, groups * states)
-        self.into = nn.Linear(width, inner + sum(self.sizes) + heads, bias=False)
+        self.in_proj = nn.Linear(width, inner + sum(self.sizes) + heads, bias=False)
         self.conv = ShortConv(sum(self.sizes), taps, bias=True)
         self.step_bias = nn.Parameter(step_bias(heads))
         self.log_rate = nn.Parameter(torch.empty(heads).uniform_(1, 16).log())
-        self.skip = nn.Parameter(torch.ones(heads))
+        self.D = nn.Parameter(torch.ones(heads))
         self.norm = nn.RMSNorm(inner, eps=1e-5)
         self.out = nn.Linear(inner, width, bias=False)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        gate, vkq, step = self.into(x).split([self.sizes[0], sum(self.sizes), self.heads], -1)
+        gate, vkq, step = self.in_proj(x).split([self.sizes[0], sum(self.sizes), self.heads], -1)
         vkq, tail = self.conv(vkq, (state or {}).get("tail"), lengths)
         v, k, q = (split(part, n) for part, n in zip(vkq.split(self.sizes, -1), (self.heads, self.groups, self.groups)))
         a = F.softplus(full(step) + full(self.step_bias)).clamp(self.least, self.most).transpose(1, 2)
         log_gamma = -a * full(self.log_rate).exp().unsqueeze(1)
-        o, after = self.recur(rule(q, k, v, log_gamma, a, self.skip), state, lengths)
+        o, after = self.recur(rule(q, k, v, log_gamma, a, self.D), state, lengths)
         return self.out(self.norm(merge(o).to(gate.dtype) * F.silu(gate))), {**after, "tail": tail}
 
     def decode(self, program: Program, part: str, x: Vectors, y: Vectors, add: Vectors) -> Memory:
@@ -96,14 +96,14 @@ class Mamba2(Recurrent):
             *(program.add_shared(name, n) for name, n in (("into", inner + channels + H), ("vkq", channels), ("mixed", inner))),
             program.add_per_thread("gated", inner),
         )
-        program.linear(x, into, *linear(self.into))
+        program.linear(x, into, *linear(self.in_proj))
         conv = program.convolve(program.later(into, inner), vkq, self.conv.weight, self.conv.bias)
         limits = (self.least, float("inf") if self.most is None else self.most)
         step = program.later(into, inner + channels)
-        recur = program.recur(vkq, step, mixed, sizes, (self.step_bias, self.log_rate, self.skip), limits)
+        recur = program.recur(vkq, step, mixed, sizes, (self.step_bias, self.log_rate, self.D), limits)
         program.norm(mixed, gated, inner, self.norm.weight, None, self.norm.eps or 0.0, gate=into)
         program.linear(gated, y, *linear(self.out), add=add)
-        return Renewed(program, part, {"S0": (recur, (H, *sizes[2:])), "tail": (conv, (self.conv.taps - 1, channels))})
+        return RecurrentState(program, part, {"S0": (recur, (H, *sizes[2:])), "tail": (conv, (self.conv.taps - 1, channels))})
 
 
 def tiny() -> Mamba2:

@@ -21,20 +21,20 @@ from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, divides, merge, split
 
 LEAST = -1e5
-"""log of a forget gate so small that the running maximum need not know how small"""
+"""lower limit of the log of a forget gate in the running maximum"""
 FLOOR = 80.0
-"""largest power of e that both float32 and its gradient hold"""
+"""largest exponent for which exp and its gradient are finite in float32"""
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_i: Tensor, log_f: Tensor, state: State | None = None) -> Rule:
     """S = f S + i k (x) v, z = f z + i k, o = S^T q / max(1, |z . q|): q, k (B, H, L, K), v (B, H, L, V), log_i, log_f (B, H, L).
 
     S and z are kept divided by e^m, m_t = max(log f_t + m_{t-1}, log i_t), so that no gate is above one.  The logs are
-    added up in float64: their sums over a sequence are large, and what counts is small differences of them.
+    summed in float64: small differences of large sums matter.
     """
     i, f = log_i.double(), log_f.double()
     start = (state or {}).get("m")
-    # A sequence that has not begun has no maximum yet; as its state is zero any finite number will do.
+    # A new sequence has no maximum yet; its state is zero, so any finite value works.
     start = torch.zeros_like(i[..., 0]) if start is None else torch.where(start.isinf(), 0, start)
     m = _running_max(i, f, start)
     before = torch.cat([start.unsqueeze(-1), m[..., :-1]], -1)
@@ -57,8 +57,8 @@ class MLSTM(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        cap: gates before their exponential stay within plus and minus this; none leaves them free
-        input_bias: the input gate's bias at the start; so low that the state begins almost closed
+        cap: soft cap of the gate preactivations; None is no cap
+        input_bias: initial bias of the input gate; low, so that the gate starts almost closed
     """
 
     @checked

@@ -3,11 +3,11 @@
     phi(x) = exp(W x - |x|^2 / 2) / sqrt(M)        E[phi(q) . phi(k)] = exp(q . k)        o_t = S_t^T phi(q_t) / (z_t . phi(q_t))
 
 Choromanski et al., Rethinking Attention with Performers, 2020; queries and keys are scaled by K^-1/4 each.  The M rows of
-W are Gaussian, orthogonal in blocks, drawn once and kept.
+W are Gaussian, orthogonal in blocks, drawn once and fixed.
 
-Features are held as logarithms.  The published code divides the keys by their maximum over the whole sequence, which
+Features are stored as logarithms.  The published code divides the keys by their maximum over the whole sequence, which
 lets the future leak into the past; here every feature c has a running maximum m_t[c], the row of the state that belongs
-to it is kept relative to it, and so it decays by exp(m_{t-1} - m_t) when a larger key arrives.  The feature with the
+to it is stored relative to it, so it decays by exp(m_{t-1} - m_t) when a larger key arrives.  The feature with the
 largest q has weight one and has met a key of weight one, so the denominator is never below one.
 
 B batch, H heads, L length, M features, K width of a head, V value width.
@@ -45,20 +45,20 @@ def rule(log_q: Tensor, log_k: Tensor, v: Tensor, state: State | None = None) ->
 
 
 def _query_features(log_q: Tensor, m: Tensor) -> Tensor:
-    """phi(q) for a state relative to m, the largest feature one: what all have in common cancels in the output."""
+    """phi(q) for a state relative to m, scaled so that the largest feature is one: a common factor cancels in the output."""
     log = log_q + m
     return torch.exp(log - log.detach().amax(-1, keepdim=True))
 
 
 def log_features(x: Tensor, W: Tensor) -> Tensor:
-    """log phi(x) of x (.., K) by directions W (M, K) -> (.., M); in float32 or better, for it is the argument of exp."""
+    """log phi(x) of x (.., K) by directions W (M, K) -> (.., M); in float32 or better, because it is the argument of exp."""
     with full_precision(x):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         return x @ W.to(x.dtype).mT - (x.square().sum(-1, keepdim=True) + math.log(len(W))) / 2
 
 
 def directions(M: int, K: int) -> Tensor:
-    """(M, K) rows as long as Gaussian ones, any K of them in a row at right angles: as unbiased, less spread."""
+    """(M, K) orthogonal random features: rows with Gaussian norms, orthogonal in blocks of K; unbiased, with less variance."""
     blocks = [nn.init.orthogonal_(torch.empty(K, K)) for _ in range(-(-M // K))]
     return torch.cat(blocks)[:M] * torch.randn(M, K).norm(dim=1, keepdim=True)
 
@@ -70,9 +70,9 @@ class Performer(Recurrent):
     Args:
         width: model dimension
         heads: independent states
-        features: random features; the error of the weights falls with one over their root
-        causal: no token looks at a later one; otherwise every token sees all, and there is no state
-        rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+        features: number of random features; the error of the weights falls with one over their root
+        causal: tokens attend to earlier tokens only; otherwise to all, and there is no state
+        rotary: rotary position embeddings
     """
 
     W: Tensor
@@ -96,7 +96,7 @@ class Performer(Recurrent):
             q, k = rotate(q, position), rotate(k, position)
         log_q, log_k = (log_features(one * one.shape[-1] ** -0.25, self.W) for one in (q, k))
         o, after = self.recur(rule(log_q, log_k, v.to(log_k.dtype), state), state, lengths)
-        if not self.causal:  # the same recurrence, but all read what it has gathered in the end
+        if not self.causal:  # the same recurrence, but all tokens read its final state
             m = after["m"].unflatten(1, (self.heads, -1)).unsqueeze(2).nan_to_num(neginf=0.0)  # -inf: an empty row
             o, after = normalize(_query_features(log_q, m) @ after["S0"]), {}
         else:

@@ -1,13 +1,13 @@
 """Reformer: softmax attention only between tokens that fall into the same bucket of a random hash.
 
 Kitaev et al., Reformer: The Efficient Transformer, 2020.  Queries and keys are one vector, k = q / |q|; its bucket is
-argmax [R q, -R q] for a random R, so vectors at a small angle tend to meet.  Several rounds with other R find pairs
-that one misses.  R is drawn once and kept: two passes see the same pairs.
+argmax [R q, -R q] for a random R, so vectors at a small angle tend to share a bucket.  Several rounds with other R
+find pairs that one misses.  R is drawn once and fixed.
 
-The pattern here is the meaning of it: token i sees every earlier token that shares its bucket in any round, each once,
-and itself only where there is none.  The published program sorts by bucket and cuts the sorted row into chunks, where a
-token sees its own chunk and the one before; `capacity` asks for that.  Where the cuts fall depends on all tokens, later
-ones too, so it is not strictly causal, has no state, and decoding cannot reproduce it.
+The exact pattern: token i attends to every earlier token that shares its bucket in any round, each once, and to itself only
+where there is none.  The published program sorts by bucket and splits the sorted row into chunks, where a token attends to
+its own chunk and the one before; `capacity` selects that.  The chunk boundaries depend on all tokens, later ones too, so it
+is not strictly causal, has no state, and decoding cannot reproduce it.
 
 B batch, H heads, T time, N keys, K width of a head, R rounds, C capacity.
 """
@@ -29,40 +29,40 @@ from ._parts import Heads, PositiveWidth, merge, rotate, split
 from .attention import append, attend_where, head_width, state_length
 
 ALONE = -1e4
-"""score of a token with itself: nothing beside any other, everything where there is no other"""
+"""score of a token with itself: negligible beside any other token, used where there is none"""
 
 
 def hash_buckets(x: Tensor, rotations: Tensor) -> Tensor:
-    """x (B, H, T, K), rotations (H, R, K, buckets / 2) -> (B, H, T, R) the bucket in each round; the length of x is no matter."""
-    with full_precision(x):  # a rounded product would send tokens to other buckets
+    """x (B, H, T, K), rotations (H, R, K, buckets / 2) -> (B, H, T, R) the bucket in each round; it does not depend on the norm of x."""
+    with full_precision(x):  # a rounded product would move tokens to other buckets
         wide = torch.promote_types(x.dtype, torch.float32)
         turned = torch.einsum("bhtk,hrkn->bhtrn", x.to(wide), rotations.to(wide))
         return torch.cat([turned, -turned], -1).argmax(-1)
 
 
-def visible_keys(buckets: Tensor, others: Tensor, place: Tensor) -> Tensor:
-    """(B, H, T, N) which keys count for queries in `buckets` (B, H, T, R) at `place` (B, T), of keys in `others` (B, H, N, R)."""
-    same = torch.zeros(1, dtype=torch.bool, device=place.device)
+def visible_keys(buckets: Tensor, others: Tensor, position: Tensor) -> Tensor:
+    """(B, H, T, N) mask of the keys for queries in `buckets` (B, H, T, R) at `position` (B, T), of keys in `others` (B, H, N, R)."""
+    same = torch.zeros(1, dtype=torch.bool, device=position.device)
     for one, other in zip(buckets.unbind(-1), others.unbind(-1)):
         same = same | (one.unsqueeze(-1) == other.unsqueeze(-2))
-    gap = (place.unsqueeze(-1) - torch.arange(others.shape[2], device=place.device)).unsqueeze(1)
+    gap = (position.unsqueeze(-1) - torch.arange(others.shape[2], device=position.device)).unsqueeze(1)
     pairs = same & (gap > 0)
     return pairs | ((gap == 0) & ~pairs.any(-1, keepdim=True))
 
 
 @final
 class Reformer(Mixer):
-    """The layer: one map for queries and keys, one for values, heads with hashes of their own.
+    """The layer: one projection for queries and keys, one for values, separate hashes for each head.
 
-    Without `capacity` it remembers all keys and values: its state grows with the sequence.
+    Without `capacity` its state is a KV cache, which grows with the sequence.
 
     Args:
         width: model dimension
-        heads: independent sets of weights
-        buckets: of the hash, an even number
-        rounds: hashes drawn; a pair counts if it meets in any
-        capacity: chunk of the sorted version, at linear cost, for whole sequences only; none sees all of a bucket
-        rotary: turn queries and keys, once hashed, by an angle that grows with the position
+        heads: number of attention heads
+        buckets: buckets of the hash, an even number
+        rounds: number of hashes; a pair counts if it shares a bucket in any
+        capacity: chunk length of the sorted version, at linear cost, for whole sequences only; None attends to whole buckets
+        rotary: rotary position embeddings, applied after hashing
     """
 
     rotations: Tensor
@@ -108,16 +108,16 @@ class Reformer(Mixer):
         if self.capacity is not None:
             return self.out(merge(self._sorted_attention(q, append(None, {"k": k, "v": v, "buckets": buckets}, lengths)))), {}
         time, n = torch.arange(x.shape[1], device=x.device), state_length(state) + x.shape[1]
-        place = (time if start is None else start.unsqueeze(1) + time).expand(len(x), -1)
+        position = (time if start is None else start.unsqueeze(1) + time).expand(len(x), -1)
         kept = append(state, {"k": k, "v": v, "buckets": buckets}, lengths)
         k, v, others = (kept[name][:, :, :n] for name in ("k", "v", "buckets"))
         size = 1 if self.form == "step" else x.shape[1]
-        parts = zip(q.split(size, 2), buckets.split(size, 2), place.split(size, 1))
+        parts = zip(q.split(size, 2), buckets.split(size, 2), position.split(size, 1))
         o = [attend_where(visible_keys(mine, others, at), now, k, v, self.scale) for now, mine, at in parts]
         return self.out(merge(torch.cat(o, 2))), kept
 
     def _sorted_attention(self, q: Tensor, kept: State) -> Tensor:
-        """Each round on its own, joined by the sums of their weights; a pair met in several rounds is shared among them."""
+        """Each round separately, combined by their sums of weights; a pair that occurs in several rounds is divided among them."""
         assert self.capacity is not None
         T, C, pad = q.shape[2], self.capacity, -q.shape[2] % self.capacity
         q, k, v = (F.pad(x, (0, 0, 0, pad)) for x in (q, kept["k"], kept["v"]))
@@ -129,7 +129,7 @@ class Reformer(Mixer):
         chunk = (back // C).movedim(2, -1)  # (B, H, T, R)
 
         def pick(x: Tensor, before: bool = False) -> Tensor:
-            """(B, H, T, D) -> (B, H, R, chunks, C, D) in order; `before` puts the chunk before in front of each."""
+            """(B, H, T, D) -> (B, H, R, chunks, C, D) in order; `before` prepends the previous chunk to each."""
             x = x.unsqueeze(2).expand(-1, -1, order.shape[2], -1, -1)
             x = x.gather(3, order.unsqueeze(-1).expand(*order.shape, x.shape[-1])).unflatten(3, (-1, C))
             return torch.cat([F.pad(x, (0, 0, 0, 0, 1, -1), value=-1), x], -2) if before else x  # -1 is no bucket

@@ -1,7 +1,7 @@
 """Retention: every head forgets at a fixed rate of its own, S_t = gamma S_{t-1} + k_t (x) v_t.
 
-With all positions at once it is O = (Q K^T o D) V with D_tj = gamma^(t - j) for j <= t.  Queries and keys are turned by their
-position, so a pair knows how far apart it is.  Sun et al., Retentive Network: A Successor to Transformer, 2023.
+With all positions at once it is O = (Q K^T o D) V with D_tj = gamma^(t - j) for j <= t.  Queries and keys have rotary
+positions.  Sun et al., Retentive Network: A Successor to Transformer, 2023.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def log_gammas(heads: int) -> Tensor:
 class RetNet(Recurrent):
     """The layer: values twice as wide as keys, a norm without weights for each head, a swish gate at the output.
 
-    The state holds how far each sequence has come, for the rotation of the tokens that follow.
+    The state includes the position of each sequence, for the rotation of later tokens.
 
     Args:
         width: model dimension

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...core.options import checked
+from ...kernels.gates import rnn
 from ..recurrence import State
 from ._cell import Cell
 from ._gates import full
@@ -23,8 +24,8 @@ class RNN(Cell):
 
     Args:
         width: model dimension
-        hidden: width of the state; none is that of the tokens, otherwise a linear map leads back to it
-        activation: what bends the sum
+        hidden: width of the state; None is that of the tokens, otherwise an output projection follows
+        activation: the nonlinearity g
     """
 
     @checked
@@ -39,8 +40,6 @@ class RNN(Cell):
         return {"h": torch.tanh(pre) if self.activation == "tanh" else torch.relu(pre)}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
-        from ...kernels.gates import rnn
-
         out, h = rnn(p, self.h.weight, state["h"], lengths, relu=self.activation == "relu")
         return out, {"h": h}
 

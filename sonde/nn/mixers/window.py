@@ -1,13 +1,13 @@
 """Sliding-window attention: softmax attention over the last W tokens only, so cost is linear and memory constant.
 
-Token i looks at tokens i, i - r, i - 2r, .., i - (W - 1) r; a dilation r > 1 reaches further with as many pairs.  Global
-tokens, the first g of a sequence, are seen by every later one as well.  Beltagy et al., Longformer, 2020.
+Token i attends to tokens i, i - r, i - 2r, .., i - (W - 1) r; a dilation r > 1 reaches further with as many pairs.  All
+later tokens attend to the global tokens too, the first g of a sequence.  Beltagy et al., Longformer, 2020.
 
     parallel  all pairs at once behind a mask
     chunk     blocks of queries, each against its own block and the window before it: linear in the length
-    step      one token after the other against the W kept ones
+    step      one token after the other against the last W
 
-There is no scan: a softmax over a moving window cannot forget the token that leaves it.
+There is no scan: a softmax over a moving window cannot subtract the token that leaves it.
 
 Tokens are counted in `whole`, the `past` kept ones and then the T new ones, so the t-th new one is entry past + t of every
 row, wherever its sequence stands.
@@ -30,20 +30,20 @@ from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split
 from .attention import attend_where, head_width
 
 BLOCK = 32
-"""least block of queries in the chunk form: smaller ones are all overhead"""
+"""smallest block of queries in the chunk form: smaller ones are all overhead"""
 
 
 @final
 class Window(Mixer):
-    """The layer: softmax attention that sees a window.  With window >= length and no dilation it is full attention.
+    """The layer.  With window >= length and no dilation it is full attention.
 
     Args:
         width: model dimension
-        heads: independent sets of weights
-        window: tokens looked at, this one included
-        dilation: step between them; 1 is the nearest ones
-        global_tokens: how many of the first tokens are seen from everywhere
-        rotary: turn queries and keys by an angle that grows with the position, so that scores depend on distance
+        heads: number of attention heads
+        window: tokens in the window, this one included
+        dilation: step between them
+        global_tokens: how many of the first tokens all later ones attend to
+        rotary: rotary position embeddings
     """
 
     @checked
@@ -84,20 +84,20 @@ class Window(Mixer):
         form = self.form if self.form != "auto" else self.auto(T)[0]
         o = {"step": self._steps, "parallel": self._parallel, "chunk": self._blocks}[form](q, whole, first, position)
         after = advance_position(position, x, lengths)
-        # a copy, so that it does not hold on to the whole; entries before the beginning are never looked at
+        # a copy, so that the whole can be freed; entries before the start are masked
         kept = whole.shape[2] - T + (after - position).unsqueeze(1) + torch.arange(-self.window * self.dilation, 0, device=x.device)
         return self.out(merge(o)), {"tail": _take(whole, kept.clamp_min(0)), "first": first, "position": after}
 
     def _first(self, old: Tensor | None, new: Tensor, position: Tensor) -> Tensor:
         """(B, H, global tokens, D) the first tokens of each sequence, as far as it has come."""
-        place = torch.arange(self.global_tokens, device=new.device) - position.unsqueeze(1)
-        entries = _take(new, place.clamp(0, new.shape[2] - 1))
-        return entries if old is None else torch.where((place < 0)[:, None, :, None], old.to(new.dtype), entries)
+        offset = torch.arange(self.global_tokens, device=new.device) - position.unsqueeze(1)
+        entries = _take(new, offset.clamp(0, new.shape[2] - 1))
+        return entries if old is None else torch.where((offset < 0)[:, None, :, None], old.to(new.dtype), entries)
 
     def _visible_keys(self, query: Tensor, key: Tensor, past: int, position: Tensor) -> Tensor:
-        """(B, .., C, global tokens + keys) which pairs count, of queries (.., C, 1) and keys (.., 1, keys) by their place in `whole`.
+        """(B, .., C, global tokens + keys) which pairs count, of queries (.., C, 1) and keys (.., 1, keys) by their position in `whole`.
 
-        A global token inside the window is left to the global ones, so that no pair counts twice.
+        A global token inside the window counts as a global one, so that no pair counts twice.
         """
         gap, start = query - key, position.view(-1, *(1,) * query.dim()) - past
         near = (gap >= 0) & (gap < self.window * self.dilation) & (gap % self.dilation == 0) & (key + start >= self.global_tokens)
@@ -105,9 +105,9 @@ class Window(Mixer):
         return torch.cat([everywhere.expand(*near.shape[:-1], -1), near], -1)
 
     def _parallel(self, q: Tensor, whole: Tensor, first: Tensor, position: Tensor) -> Tensor:
-        places = torch.arange(whole.shape[2], device=q.device)
+        positions = torch.arange(whole.shape[2], device=q.device)
         past = whole.shape[2] - q.shape[2]
-        seen = self._visible_keys(places[past:].unsqueeze(1), places, past, position)
+        seen = self._visible_keys(positions[past:].unsqueeze(1), positions, past, position)
         return self._attend(seen.unsqueeze(1), q, torch.cat([first, whole], 2))
 
     def _steps(self, q: Tensor, whole: Tensor, first: Tensor, position: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Window(Mixer):
         return torch.cat(outs, 2)
 
     def _blocks(self, q: Tensor, whole: Tensor, first: Tensor, position: Tensor) -> Tensor:
-        """Every dilation-th token is a sequence of its own with a plain window; each is cut into blocks."""
+        """The tokens of one residue modulo the dilation form a sequence with a plain window; each is split into blocks."""
         B, T, W, R = len(q), q.shape[2], self.window, self.dilation
         C = min(max(W, BLOCK), -(-T // R))
         N = -(-T // (R * C))
@@ -127,10 +127,10 @@ class Window(Mixer):
         whole = F.pad(whole, (0, 0, past - (whole.shape[2] - T), end - T))
         keys = whole.unflatten(2, (-1, R)).unfold(2, W + C, C).permute(0, 3, 2, 1, 5, 4)  # (B, R, N, H, W + C, D)
         queries = F.pad(q, (0, 0, 0, end - T)).unflatten(2, (N, C, R)).permute(0, 4, 2, 1, 3, 5)  # (B, R, N, H, C, K)
-        places = torch.arange(past + end, device=q.device)
-        key_places = places.unflatten(0, (-1, R)).unfold(0, W + C, C).transpose(0, 1)  # (R, N, W + C)
-        query_places = places[past:].unflatten(0, (N, C, R)).permute(2, 0, 1)  # (R, N, C)
-        seen = self._visible_keys(query_places.unsqueeze(-1), key_places.unsqueeze(-2), past, position)
+        positions = torch.arange(past + end, device=q.device)
+        key_positions = positions.unflatten(0, (-1, R)).unfold(0, W + C, C).transpose(0, 1)  # (R, N, W + C)
+        query_positions = positions[past:].unflatten(0, (N, C, R)).permute(2, 0, 1)  # (R, N, C)
+        seen = self._visible_keys(query_positions.unsqueeze(-1), key_positions.unsqueeze(-2), past, position)
         keys = torch.cat([first[:, None, None].expand(-1, R, N, -1, -1, -1), keys], -2)
         out = self._attend(seen.flatten(0, 2).unsqueeze(1), queries.flatten(0, 2), keys.flatten(0, 2))
         return out.unflatten(0, (B, R, N)).permute(0, 3, 2, 4, 1, 5).flatten(2, 4)[:, :, :T]
@@ -140,9 +140,9 @@ class Window(Mixer):
         return attend_where(seen, q, k, v, self.scale)
 
 
-def _take(x: Tensor, places: Tensor) -> Tensor:
-    """x (B, H, L, D) at places (B, n) of each row -> (B, H, n, D)."""
-    return x.gather(2, places[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
+def _take(x: Tensor, positions: Tensor) -> Tensor:
+    """x (B, H, L, D) at positions (B, n) of each row -> (B, H, n, D)."""
+    return x.gather(2, positions[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[-1]))
 
 
 def tiny() -> Window:

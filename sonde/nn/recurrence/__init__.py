@@ -1,4 +1,4 @@
-"""One engine for linear recurrences: a rule says what each step does, the engine supplies every way to compute it."""
+"""Linear recurrences: a rule defines what each step does, the engine supplies every execution form."""
 
 from .choose import Choice, choose
 from .run import FORMS, Rule, State, Watch, compute, divide, normalize, run, watching, with_ones

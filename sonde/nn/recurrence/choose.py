@@ -1,7 +1,7 @@
-"""Which form runs fastest: a small cost model with figures measured on a CPU.
+"""Which form runs fastest: a small cost model with constants measured on a CPU.
 
-The time of a form is a fixed price per call, a price per round that must wait for the one before, and its arithmetic
-at the rate it was measured to reach.  `benchmarks/mixers.py forms` prints estimate beside measurement.
+The time of a form is a fixed cost per call, a cost per sequential round, and its FLOPs at the measured rate.
+`benchmarks/mixers.py forms` prints estimate beside measurement.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .steps import Steps
 
 
 class Price(NamedTuple):
-    """What a form costs: seconds per call, seconds per round, arithmetic per second."""
+    """Cost of a form: seconds per call, seconds per sequential round, FLOPs per second."""
 
     call: float
     round: float
@@ -32,15 +32,15 @@ PRICES = {
     "convolution": Price(400e-6, 0.0, 5e9),
 }
 TOUCH = 6e-9
-"""seconds to take a number through the exponentials, masks and products around the matrix products"""
+"""seconds per element for the exponentials, masks and products around the matrix products"""
 COMPLEX = 6
-"""how many times as long that takes for complex numbers"""
+"""factor of that for complex numbers"""
 
 
 @final
 @dataclass(frozen=True)
 class Choice:
-    """The form taken, why, and what each was expected to take, in seconds for a forward pass."""
+    """The form chosen, why, and the estimate of each form, in seconds for a forward pass."""
 
     form: str
     why: str
@@ -64,7 +64,7 @@ def choose(s: Steps) -> Choice:
 
 
 def fastest(s: Steps) -> str:
-    """The form that `choose` takes, without its reasons: a fused kernel wins wherever there is one, at any length."""
+    """The form that `choose` returns, without its reasons: a fused kernel is fastest wherever there is one."""
     return choose(s).form if fused.why_not(s) else "fused"
 
 
@@ -76,7 +76,7 @@ def estimate(s: Steps, form: str) -> float:
 
 
 def rounds(s: Steps, form: str) -> int:
-    """How many operations have to wait for the one before."""
+    """Number of sequential operations."""
     L = max(s.v.shape[2], 1)
     if form == "step":
         return L
@@ -90,7 +90,7 @@ def rounds(s: Steps, form: str) -> int:
 
 
 def elementwise_count(s: Steps, form: str) -> float:
-    """Numbers that go through elementwise operations, once for each time they do."""
+    """Number of elements in elementwise operations."""
     B, H, L, K, V = s.sizes
     if s.kind == "hadamard":
         if form == "convolution":
@@ -106,7 +106,7 @@ def elementwise_count(s: Steps, form: str) -> float:
 
 
 def flops(s: Steps, form: str) -> float:
-    """Arithmetic of a forward pass: one multiplication and one addition count as two."""
+    """FLOPs of a forward pass: a multiply-add counts as two."""
     B, H, L, K, V = s.sizes
     heads = float(B * H)
     decays = 1 if any(x is not None for x in (s.log_head, s.log_key, s.log_value)) else 0
@@ -120,7 +120,7 @@ def flops(s: Steps, form: str) -> float:
     C = {"parallel": L, "chunk": CHUNK, "scan": 16}[form]
     if s.kind == "delta":
         pairs = 4 * C * K + C * (K + V) + 2 * C * V  # two sets of scores, the triangular solve, the weighted sum
-    else:  # halves of halves skip the upper triangle, which one product for all channels computes and throws away
+    else:  # recursive halving skips the upper triangle, which one product for all channels computes and discards
         pairs = (1 if s.log_key is not None or s.log_value is not None else 2) * C * (K + V)
     states = 0 if form == "parallel" else (6 if s.kind == "delta" else 4) * K * V
     joins = 0.0 if form != "scan" else (4 * K * K * (K + V) / C if s.kind == "delta" else 4 * K * V / C)

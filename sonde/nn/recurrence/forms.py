@@ -1,13 +1,13 @@
-"""The execution forms in torch: the same numbers by a loop, by matrix products, by chunks, by a scan, by a convolution.
+"""The execution forms in torch: the same outputs by a loop, by matrix products, by chunks, by a scan, by a convolution.
 
-    step         one step after the other: the definition, and how a model generates
+    step         one step after the other: the definition, and decoding
     parallel     (Q K^T o D) V, all pairs of positions: quadratic in the length
     chunk        pairs inside chunks, states between them: linear in the length
     scan         chunks again, their summaries joined in a tree: logarithmic depth
     convolution  where every step is the same: the output is v convolved with a kernel, by FFT
 
 No form ever divides by a decay or subtracts two sums of logs: where a pair of positions is far apart its decay is taken
-as a product of two factors below one that meet at a boundary between them.  So gates may be anything from log 1 = 0 to
+as a product of two factors below one that meet at a boundary between them.  So gates may have any value from log 1 = 0 to
 log 0 = -inf, at any length.
 
 Every form maps (steps, state (B, H, K, V)) to (out (B, H, L, V), state).
@@ -26,7 +26,7 @@ from .steps import Steps
 
 CHUNK = 64
 PIECE = 32
-"""steps a Hadamard recurrence is scanned over at a time: its states are the temporary, K x V numbers a step"""
+"""steps per scan of a Hadamard recurrence: its temporary states take K x V numbers per step"""
 FIRST, SECOND = (..., 0, slice(None), slice(None)), (..., 1, slice(None), slice(None))
 """halves of a chunk, once its axis is split in two"""
 
@@ -53,7 +53,7 @@ def step(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _decay(S: Tensor, now: dict[str, Tensor], rate: Tensor | None) -> Tensor:
-    """What one step keeps of the state."""
+    """The state after the decay of one step."""
     if rate is not None:
         return S * torch.exp(now["log_value"].unsqueeze(-2) * rate)
     if "log_head" in now:
@@ -101,7 +101,7 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
     row = sum(gates[1:], gates[0]) if gates else None  # over the key axis, or one number for all of it
 
     def fold(x: Tensor | None) -> Tensor | None:
-        """(B, H, L, D) -> (n, B, H, C, D), the end filled with steps that change nothing."""
+        """(B, H, L, D) -> (n, B, H, C, D), padded with steps that change nothing."""
         if x is None:
             return None
         return F.pad(x, (0, 0, 0, -L % C)).unflatten(2, (-1, C)).movedim(2, 0)
@@ -120,7 +120,7 @@ def _chunks(s: Steps, state: Tensor, C: int, tree: bool) -> tuple[Tensor, Tensor
     else:
         beta = fold(s.beta.unsqueeze(-1))
         assert beta is not None
-        # (I + M) u = beta (v - k_in S): what is written must not depend on what the chunk itself wrote before
+        # (I + M) u = beta (v - k_in S): removes the dependence on earlier writes of the same chunk
         M = beta * _scores(k, k, key, before=False).tril(-1)
         A = _scores(q, k, key, before)
         both = torch.cat([beta * v, beta * _times(k, _decay_up_to(key, False))], -1)
@@ -156,8 +156,8 @@ def _states_in_order(P: Tensor, H: Tensor, state: Tensor) -> tuple[Tensor, Tenso
 def _inside(q: Tensor, k: Tensor, v: Tensor, key: Tensor | None, value: Tensor | None, before: bool) -> Tensor:
     """out_i = sum over j <= i of (q_i . k_j) v_j, each pair decayed by the steps between; j < i where read before.
 
-    The second half of the positions sees the first through the boundary between them, and each half is the same
-    problem again: exponents are sums away from a boundary, never differences.
+    The second half of the positions reads the first through the boundary between them, and each half is solved recursively:
+    exponents are sums away from a boundary, never differences.
     """
     if value is None:
         return _scores(q, k, key, before) @ v
@@ -245,13 +245,13 @@ def _scan_steps(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """v convolved with the answer to a single impulse: L log L instead of L K for each channel.
+    """v convolved with the impulse response: L log L instead of L K for each channel.
 
     With e = log_value * rate a step multiplies by exp(e).  The power exp(t e) of t = n C + l is that of l in the first chunk
     times that of n C, so C + L / C exponentials an entry are enough, fewest for C near sqrt(L); the rest are products over K.
 
-    An FFT rounds to the size of the largest number in the sequence, before or after: a value that is not finite spoils all
-    outputs of its channel, where the other forms keep those before it clean.
+    An FFT rounds relative to the largest value of the sequence: a value that is not finite affects all outputs of its channel,
+    where the other forms affect only later ones.
     """
     rate, gate, v, (B, H, L, _, V) = s.rate, s.log_value, s.v, s.sizes
     assert rate is not None and gate is not None
@@ -270,7 +270,7 @@ def convolution(s: Steps, state: Tensor, lengths: Tensor | None = None) -> tuple
     if state.requires_grad or state.is_meta or bool(state.any()):
         carried = (read * e.exp() * state).unsqueeze(1) * chunks
         out = out + _real(torch.einsum("lhkv,bnhkv->bhnlv", inside, carried)).flatten(2, 3)[:, :, :L]
-    # Counted back from the end of its sequence, what a step leaves in the state is again a power.
+    # The weight of a step in the final state is a power of its distance to the end.
     back = ends.unsqueeze(1) - 1 - time.long()
     v = v.gather(2, back.clamp_min(0)[:, None, :, None].expand(-1, H, -1, V))
     v = torch.where((back >= 0)[:, None, :, None], v, 0).unflatten(2, (-1, C)).to(e.dtype)

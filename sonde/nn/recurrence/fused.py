@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ... import kernels
+from ...kernels.delta import delta
+from ...kernels.hadamard import hadamard
+from ...kernels.separable import separable
+from . import gpu
 from .steps import Steps
 
 
 def why_not(s: Steps) -> str:
-    """Why these steps cannot be fused here; '' if they can."""
+    """Why there is no fused form here; '' if there is one."""
     if "fused" not in s.forms:
         return f"there is no fused kernel for '{s.name}'"
-    if s.v.device.type in ("cpu", "meta"):  # sizes alone are counted as the kernel would run them
-        from ... import kernels
-
+    if s.v.device.type in ("cpu", "meta"):  # meta tensors are counted as the kernel would run
         return "" if kernels.available() else kernels.why_not()
     if s.v.device.type == "cuda":
-        from . import gpu
-
         return gpu.why_not(s)
     return f"there is no fused kernel for the device '{s.v.device.type}'"
 
@@ -32,15 +33,9 @@ def available_forms(s: Steps) -> tuple[str, ...]:
 
 
 def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Run the kernel of this kind of recurrence, for which `why_not` has no reason."""
+    """Run the kernel of this kind of recurrence; `why_not` must be ''."""
     if s.v.device.type == "cuda":
-        from . import gpu
-
         return gpu.run(s, state)
-    from ...kernels.delta import delta
-    from ...kernels.hadamard import hadamard
-    from ...kernels.separable import separable
-
     s = s.by_step()
     if s.rate is not None and s.log_value is not None:
         s = s.ungroup()

@@ -4,8 +4,8 @@
     head decay           chunk_simple_gla          delta rule                 chunk_delta_rule
     key (+ head) decay   chunk_gla                 delta rule, head decay     chunk_gated_delta_rule
 
-Short pieces without gradients, as when a model generates, take the `fused_recurrent` op of the same name.  Everything
-else (decay on values, Mamba, float64) has no op there, and the chunk form serves.
+Short inputs without gradients, as in generation, use the `fused_recurrent` op of the same name.  Everything
+else (decay on values, Mamba, float64) has no op there and uses the chunk form.
 
 The mapping is tested against stand-ins of the ops on a CPU; this file has not been run on a GPU.
 """
@@ -21,9 +21,9 @@ from ...core.errors import BadInput
 from .steps import Steps
 
 SHORT = 64
-"""up to so many steps one after the other are faster than chunks"""
+"""up to this length the recurrent op is faster than chunks"""
 FORGOTTEN = -20.0
-"""a share of exp(-20) is below the rounding of float32; the ops subtract sums of logs and cannot take -inf"""
+"""a fraction of exp(-20) is below the rounding of float32; the ops subtract sums of logs and cannot take -inf"""
 
 
 def why_not(s: Steps) -> str:
@@ -44,7 +44,7 @@ def why_not(s: Steps) -> str:
 
 
 def run(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
-    """(out (B, H, L, V), state (B, H, K, V)) of the op that fits; the bonus of the present step is the caller's."""
+    """(out (B, H, L, V), state (B, H, K, V)) of the matching op; the caller adds the bonus of the current step."""
     problem = why_not(s)
     if problem:
         raise BadInput(problem, fix="use form='chunk'")
@@ -73,7 +73,7 @@ def _recurrent(s: Steps) -> bool:
 
 
 def _arguments(s: Steps) -> dict[str, Any]:
-    """What the op is given beside scale and state, by the names it has for them."""
+    """Keyword arguments of the op besides scale and state."""
     s = s.ungroup().by_step()
     q, k, v = (x.to(s.v.dtype).transpose(1, 2).contiguous() for x in (s.q, s.k, s.v) if x is not None)
     head, key, beta = (None if x is None else x.float().transpose(1, 2).contiguous() for x in (s.log_head, s.log_key, s.beta))

@@ -1,13 +1,13 @@
-"""Run a rule: each record of steps it yields is computed in the form asked for, and the output handed back to it.
+"""Run a rule: each `Steps` it yields is computed in the requested form, and the output sent back to it.
 
-A rule is a generator.  It turns its inputs into `Steps`, yields them, receives the output (B, H, L, V), and returns what
-it makes of it; it never sees which form ran, how long the sequences are, or where the state came from:
+A rule is a generator.  It turns its inputs into `Steps`, yields them, receives the output (B, H, L, V), and returns the
+final output; it does not depend on the form, the lengths of the sequences, or the origin of the state:
 
     def gla(q, k, v, log_a):
         return (yield Steps(q, k, v, log_key=log_a))
 
-A rule may yield twice (ABC, GSA), and may carry numbers of its own from one piece of a sequence to the next (a running
-maximum): it then takes `state` and returns (output, {"m": m}) with m (B, H, L); the last one goes into the state.
+A rule may yield twice (ABC, GSA), and may have state of its own (a running maximum): it then
+takes `state` and returns (output, {"m": m}) with m (B, H, L), of which the last step is saved.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
 
 
 def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, State]:
-    """Drive a rule to its end: its output, and the state after the last step.
+    """Run a rule: its output, and the state after the last step.
 
     Args:
         form: one of FORMS, or 'auto' for the fastest that can run
-        lengths: (B,) how many steps of each sequence count; the rest changes no state
+        lengths: (B,) length of each sequence; later steps do not change the state
     """
     old: State = state or {}
     new: State = {}
@@ -67,39 +67,39 @@ def run(rule: Rule, state: State | None = None, *, form: str = "auto", lengths: 
 def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """One recurrence: (out (B, H, L, V), state (B, H, K, V)).  The state is float32 or float64, whatever the inputs are."""
     state = _check_state(s, state)
-    taken = fastest(s) if form == "auto" else form
-    if taken not in s.forms:
-        if taken not in FORMS:
-            raise BadInput(f"no form '{taken}'", fix=nearest(taken, FORMS))
-        raise BadInput(f"a recurrence of kind '{s.name}' has no form '{taken}'", fix="it has " + ", ".join(s.forms))
+    chosen = fastest(s) if form == "auto" else form
+    if chosen not in s.forms:
+        if chosen not in FORMS:
+            raise BadInput(f"no form '{chosen}'", fix=nearest(chosen, FORMS))
+        raise BadInput(f"a recurrence of kind '{s.name}' has no form '{chosen}'", fix="it has " + ", ".join(s.forms))
     if form == "fused" and (problem := why_not(s)):
         raise BadInput(f"the form 'fused' cannot run: {problem}", fix="use form='auto', or 'chunk'")
     for watch in _WATCHING:
-        watch.seen.append((s, taken))
-    if taken == "fused":
+        watch.seen.append((s, chosen))
+    if chosen == "fused":
         out, state = fused(s if lengths is None else s.end_at(lengths), state)
     else:
         wide = _widen(s)
-        # Autocast would round products to half precision again, and what is summed up here is not to be rounded.
+        # Autocast would round products to half precision, and long sums need full precision.
         with full_precision(s.v):
-            if taken == "convolution":
+            if chosen == "convolution":
                 out, state = forms.convolution(wide, state, lengths)
             else:
-                out, state = FORMS[taken](wide if lengths is None else wide.end_at(lengths), state)
+                out, state = FORMS[chosen](wide if lengths is None else wide.end_at(lengths), state)
     bonus = s.bonus()
     out = out if bonus is None else out + bonus
     return out if out.dtype is s.v.dtype else out.to(s.v.dtype), state
 
 
 def _check_state(s: Steps, state: Tensor | None) -> Tensor:
-    """The state to begin with; one of another size is refused by the axis that does not fit."""
+    """The initial state; a wrong size is an error that names the axis."""
     B, H, _, K, V = s.sizes
     if state is None:
         return s.empty_state()
-    for i, (axis, actual, wanted) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
-        if actual != wanted:
+    for i, (axis, actual, expected) in enumerate(zip(("batch", "heads", "key width", "value width"), state.shape, (B, H, K, V))):
+        if actual != expected:
             raise BadInput(
-                f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {wanted}",
+                f"the state is {tuple(state.shape)}, axis {i} ({axis}) must be {expected}",
                 where="state",
                 fix="pass state=None to start a new sequence",
             )
@@ -109,7 +109,7 @@ def _check_state(s: Steps, state: Tensor | None) -> Tensor:
 
 
 def _widen(s: Steps) -> Steps:
-    """Half-precision inputs as float32, in which they are summed; a time of -inf as one that is finite and long enough."""
+    """Half-precision inputs as float32, in which they are summed; a time of -inf as a large finite one."""
     real = torch.float64 if s.v.dtype == torch.float64 else torch.float32
     tensors = {f.name: x for f in fields(s) if isinstance(x := getattr(s, f.name), Tensor) and x.is_floating_point()}
     changed = {name: x.to(real) for name, x in tensors.items() if x.dtype != real}
@@ -130,7 +130,7 @@ def _last(x: Tensor, old: Tensor | None, lengths: Tensor | None) -> Tensor:
 @final
 @dataclass(eq=False)
 class Watch:
-    """What ran while it was watched: the steps with the form taken, and how often a denominator was too small."""
+    """A record of recurrences: their steps and forms, and how often a denominator was clamped."""
 
     seen: list[tuple[Steps, str]] = field(default_factory=list)
     denominators: int = 0
@@ -142,7 +142,7 @@ _WATCHING: list[Watch] = []
 
 @contextmanager
 def watching() -> Iterator[Watch]:
-    """Look at every recurrence that runs inside the `with`."""
+    """Record every recurrence that runs inside the `with`."""
     watch = Watch()
     _WATCHING.append(watch)
     try:
@@ -152,17 +152,17 @@ def watching() -> Iterator[Watch]:
 
 
 def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
-    """top / bottom with |bottom| held at `floor` or above, the sign kept; `watching` counts how often that was needed."""
-    least = torch.as_tensor(floor, dtype=bottom.dtype, device=bottom.device)
-    small = bottom.abs() < least
+    """top / bottom with |bottom| clamped to at least `floor`, sign preserved; `watching` counts the clamps."""
+    minimum = torch.as_tensor(floor, dtype=bottom.dtype, device=bottom.device)
+    small = bottom.abs() < minimum
     for watch in _WATCHING if not small.is_meta else ():
         watch.denominators += small.numel()
         watch.guarded += int(small.sum())
-    return top / torch.where(small, torch.where(bottom < 0, -least, least), bottom)
+    return top / torch.where(small, torch.where(bottom < 0, -minimum, minimum), bottom)
 
 
 def with_ones(v: Tensor) -> Tensor:
-    """v with one more column of ones: what the recurrence makes of it is the sum of the weights, a normalizer."""
+    """v with an extra column of ones, whose output is the sum of the weights: the normalizer."""
     return torch.cat([v, v.new_ones(*v.shape[:-1], 1)], -1)
 
 

@@ -2,7 +2,7 @@
 
     scan(combine, x)[i] = x_0 o x_1 o ... o x_i
 
-For a linear recurrence the operation joins two stretches of steps: a stretch turns the state S into P S + H, so
+For a linear recurrence the operation composes two segments of steps: a segment maps the state S to P S + H, so
 
     (P1, H1) o (P2, H2) = (P2 P1, P2 H1 + H2)
 """
@@ -29,7 +29,7 @@ def scan(combine: Combine, x: Element, method: Literal["tree", "shallow"] = "tre
 
 
 def _tree(combine: Combine, x: Element) -> Element:
-    """Join neighbors, scan the half as many joined ones, and fill in the places between."""
+    """Combine neighbors, scan these half as many, and fill in the positions between."""
     n = len(x[0])
     if n <= 1:
         return x
@@ -41,7 +41,7 @@ def _tree(combine: Combine, x: Element) -> Element:
 
 
 def _shallow(combine: Combine, x: Element) -> Element:
-    """In each round every place takes in the prefix that ends a power of two before it."""
+    """In each round every position combines with the prefix that ends a power of two before it."""
     reach = 1
     while reach < len(x[0]):
         joined = combine(_slice(x, slice(None, -reach)), _slice(x, slice(reach, None)))
@@ -61,7 +61,7 @@ def _weave(even: Tensor, odd: Tensor) -> Tensor:
 
 
 def combine_rule(apply: Callable[[Tensor, Tensor], Tensor]) -> Combine:
-    """How two stretches become one, `apply` being how a transition acts: torch.mul on each entry, torch.matmul as a matrix."""
+    """The composition of two segments; `apply` applies a transition: torch.mul elementwise, torch.matmul as a matrix."""
 
     def combine(first: Element, second: Element) -> Element:
         (P1, H1), (P2, H2) = first, second

@@ -32,25 +32,25 @@ class Steps:
     """One recurrence over a sequence.  A gate without batch and time axes is the same at every step."""
 
     q: Tensor | None
-    """(B, G, L, K) what is read; None is all ones"""
+    """(B, G, L, K) queries; None is all ones"""
     k: Tensor | None
-    """(B, G, L, K) where is written; None is all ones"""
+    """(B, G, L, K) keys; None is all ones"""
     v: Tensor
-    """(B, H, L, V) what is written"""
+    """(B, H, L, V) values"""
     log_head: Tensor | None = None
-    """(B, H, L) or (H,) log of the share of the whole state that is kept"""
+    """(B, H, L) or (H,) log decay of the whole state"""
     log_key: Tensor | None = None
-    """(B, H, L, K) or (H, K) log of the share kept of each row of the state"""
+    """(B, H, L, K) or (H, K) log decay of each row of the state"""
     log_value: Tensor | None = None
-    """(B, H, L, V) or (H, V) log of the share kept of each column; with `rate` it is a (negative) time instead"""
+    """(B, H, L, V) or (H, V) log decay of each column; with `rate` a (negative) time step instead"""
     rate: Tensor | None = None
-    """(H, K, V) how fast each entry decays in that time; may be complex, then 2 Re(o) is read"""
+    """(H, K, V) decay rate of each entry; may be complex, then the output is 2 Re(o)"""
     beta: Tensor | None = None
-    """(B, H, L) how much of what is stored under k is replaced by v"""
+    """(B, H, L) write strength: how far the value stored under k moves to v"""
     read: Literal["after", "before"] = "after"
     """whether o_t sees the write of step t"""
     bonus_key: Tensor | None = None
-    """(H, K) weight of the present step where it is read before the write: o_t += (q . (bonus k)) v"""
+    """(H, K) weight of the current step where the state is read before the write: o_t += (q . (bonus k)) v"""
     bonus_value: Tensor | None = None
     """(H, V) the same on the value side: o_t += (q . k) (bonus v)"""
     weight: Tensor | None = None
@@ -159,7 +159,7 @@ class Steps:
         return replace(steps, **cut)
 
     def bonus(self) -> Tensor | None:
-        """(B, H, L, V) what the present step adds to its own output beside the state; None without a bonus."""
+        """(B, H, L, V) contribution of the current step to its own output; None without a bonus."""
         if self.bonus_key is None and self.bonus_value is None:
             return None
         steps = self.ungroup()
@@ -172,13 +172,13 @@ class Steps:
 
 
 def _like(x: Tensor | None) -> Tensor:
-    """A field that the kind of the record says is there."""
+    """A field that is present for this kind of recurrence."""
     assert x is not None
     return x
 
 
 def _check(s: Steps) -> None:
-    """Axes that do not fit together, fields that exclude each other: said once, here, for every form and member."""
+    """Check shapes and mutually exclusive fields, once for every form and mixer."""
     if s.v.dim() != 4:
         raise BadInput(f"v must be (batch, heads, length, width), not {tuple(s.v.shape)}", where="Steps", fix="add the missing axis")
     B, H, L, V = s.v.shape
@@ -190,11 +190,11 @@ def _check(s: Steps) -> None:
         if s.q is None or s.k is None or s.weight is not None:
             raise BadInput("without `rate` a recurrence needs q and k and has no `weight`", where="Steps", fix="give q and k")
         K = s.k.shape[-1]
-    wanted = {
+    expected = {
         "log_head": (B, H, L), "log_key": (B, H, L, K), "log_value": (B, H, L, V), "beta": (B, H, L),
         "rate": (H, K, V), "weight": (H, K, V), "bonus_key": (H, K), "bonus_value": (H, V),
     }  # fmt: skip
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         x = getattr(s, name)
         constant = name.startswith("log_") and x is not None and tuple(x.shape) == (shape[1], *shape[3:])
         if x is not None and tuple(x.shape) != shape and not constant:
@@ -218,10 +218,10 @@ def _check(s: Steps) -> None:
         raise BadInput(f"v is {str(s.v.dtype).removeprefix('torch.')}", where="Steps", fix="give floating-point numbers")
 
 
-def _axis(actual: torch.Size, wanted: tuple[int, ...]) -> str:
+def _axis(actual: torch.Size, expected: tuple[int, ...]) -> str:
     """Which axis is wrong, in words."""
-    names = {2: "heads width", 3: "batch heads length", 4: "batch heads length width"}.get(len(wanted), "").split()
-    if len(actual) != len(wanted):
-        return f"{len(actual)} axes instead of {len(wanted)}"
-    i = next(i for i, (a, b) in enumerate(zip(actual, wanted)) if a != b)
-    return f"axis {i} ({names[i]}) must be {wanted[i]}"
+    names = {2: "heads width", 3: "batch heads length", 4: "batch heads length width"}.get(len(expected), "").split()
+    if len(actual) != len(expected):
+        return f"{len(actual)} axes instead of {len(expected)}"
+    i = next(i for i, (a, b) in enumerate(zip(actual, expected)) if a != b)
+    return f"axis {i} ({names[i]}) must be {expected[i]}"

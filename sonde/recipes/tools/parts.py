@@ -1,4 +1,4 @@
-"""What several recipes share: the likelihood that suits a data set, and a network of the right ends for it."""
+"""Recipes for tables and images: the likelihood for a target, and a network with the right inputs and outputs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from ...optim.schedules import warmup_cosine
 
 
 def table_predictor(data: Data, hidden: Sequence[int], dropout: float, lr: float, weight_decay: float, **fields: Any) -> Recipe:
-    """A multi-layer perceptron for a table, trained by AdamW on the likelihood of labels, counts or values, as the target is.
+    """A multi-layer perceptron for a table, trained by AdamW with the likelihood for labels, counts or values.
 
-    Values are answered in their own units: the network works on standard numbers, and a variance equal to that of the
-    targets makes the loss the same as if they had been standardized.
+    Values are predicted in their own units: the network works on standardized values, and a variance equal to that of the
+    targets makes the loss the same as if they were standardized.
 
     Args:
-        fields: others of the recipe
+        fields: other fields of the recipe
     """
     first = data.train[:2]
     task = data.task if data.task in ("classes", "counts") else "real"
@@ -56,12 +56,12 @@ def image_classifier(
     mixed: bool = False,
     **fields: Any,
 ) -> Recipe:
-    """A classifier of images, trained by AdamW at a rate that warms up and falls to 0 along a cosine.
+    """A classifier of images, trained by AdamW with linear warm-up and cosine decay to 0.
 
     Args:
-        data: of ten classes where it is a name
+        data: a name is one of a set with ten classes
         mixed: an image may be a mixture of two
-        fields: others of the recipe
+        fields: other fields of the recipe
     """
     likelihood = Categorical(classes=10 if isinstance(data, str) else len(data.classes), smoothing=smoothing)
     usual = {"schedule": warmup_cosine(), "channels_last": True}
@@ -75,10 +75,10 @@ def image_classifier(
 
 
 def apply_with_chance(change: Callable[[Batch, Generator], Batch], chance: float) -> Callable[[Batch, Generator], Batch]:
-    """An augmentation of images that reaches each of them with the given chance."""
+    """Apply an augmentation to each image with the given probability."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        reached = torch.rand(len(batch), 1, 1, 1, generator=generator) < chance
-        return batch.replace(x=torch.where(reached.to(batch.x.device), change(batch, generator).x, batch.x))
+        chosen = torch.rand(len(batch), 1, 1, 1, generator=generator) < chance
+        return batch.replace(x=torch.where(chosen.to(batch.x.device), change(batch, generator).x, batch.x))
 
     return apply

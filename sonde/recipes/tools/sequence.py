@@ -1,4 +1,4 @@
-"""What recipes over tokens share: a language model that suits its mixer, and the usual way to train one."""
+"""Recipes over tokens: windows of text, a language model around a mixer, and how it is trained."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ...data import fetch
 from ...data.catalog import load
 from ...data.tensors import WindowSource
 from ...data.text.windows import SHAKESPEARE
+from ...models import language_model
 from ...models.language_model import LanguageModel, mixer_of
 from ...nn.positions import PositionKind
 from ...objectives.categorical import Categorical
@@ -42,13 +43,14 @@ def window_data(
     share: float = 1.0,
     **tokens: Any,
 ) -> Data:
-    """Windows of a text or of a folder of tokens: overlapping ones to train on; to evaluate on, at most 500 that do not overlap.
+    """Windows of a text or of a folder of token shards: overlapping ones for training; for evaluation at most 500 without overlap.
 
     Args:
-        text: None is tiny-Shakespeare, or where that is missing the standard library: nothing is downloaded for a default
-        overlap: training windows that share a token; in a long text fewer, so that there are about as many as `windows`
-        split: shares of a text for validation and test; the standard library has shares of its own
-        share: how much of the standard library
+        text: by default tiny-Shakespeare, or where that is missing the standard library: nothing is downloaded for a default
+        overlap: training windows that contain a given token; fewer in a long text
+        windows: about the largest number of training windows
+        split: fractions of a text for validation and test; the standard library is split by file
+        share: fraction of the standard library
         tokens: level, most and specials of the vocabulary
     """
     if text is not None and text.is_dir():
@@ -70,13 +72,15 @@ def window_data(
 def network(
     mixer: str, width: int, depth: int, tokens: int, length: int, *, dropout: float = 0.0, tied: bool = False
 ) -> Callable[[], LanguageModel]:
-    """A language model for sequences up to a length; a mixer that does not see the order of tokens is told their places."""
+    """A language model for sequences up to a length, with learned positions if the mixer does not see the order of tokens."""
     kind: PositionKind = "none" if sees_order(mixer, width) else "learned"
-    return partial(LanguageModel, tokens, width, depth, mixer, positions=kind, places=length, dropout=dropout, tied=tied, ahead=True)
+    return partial(
+        LanguageModel, tokens, width, depth, mixer, positions=kind, max_positions=length, dropout=dropout, tied=tied, noncausal=True
+    )
 
 
-def training(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: float, steps: int) -> Recipe:
-    """AdamW with decay and clipping; the learning rate rises, then falls along a cosine."""
+def sequence_recipe(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: float, steps: int) -> Recipe:
+    """AdamW with weight decay and gradient clipping; linear warm-up, then cosine decay to a tenth."""
     return Recipe(
         model=model,
         data=data,
@@ -92,10 +96,16 @@ def training(model: Callable[[], nn.Module], data: Data, batch_size: int, lr: fl
 
 
 def sees_order(mixer: str, width: int) -> bool:
-    """Whether what a mixer says at a token changes when all tokens before it come in reverse."""
+    """Whether the output of a mixer at the last token changes when all tokens before it are reversed."""
     with torch.random.fork_rng(devices=[]), torch.no_grad(), torch.device("cpu"):
         torch.manual_seed(0)
-        one = mixer_of(mixer, width).double().eval()
+        module = mixer_of(mixer, width).double().eval()
         x = torch.randn(1, 32, width, dtype=torch.float64)
         reverse = torch.cat([x[:, :-1].flip(1), x[:, -1:]], 1)
-        return not torch.allclose(one(x)[0][:, -1], one(reverse)[0][:, -1], rtol=1e-9, atol=1e-12)
+        return not torch.allclose(module(x)[0][:, -1], module(reverse)[0][:, -1], rtol=1e-9, atol=1e-12)
+
+
+def require_causal(mixer: str, width: int) -> None:
+    """Refuse a mixer that looks at later tokens."""
+    causal, fix = mixer_of(mixer, width).causal, "choose one that does not; char_lm can hide tokens instead"
+    language_model.require_causal(causal, mixer, "--mixer", fix)

@@ -1,4 +1,4 @@
-"""Pictures that recipes leave in the folder of a run, and with that in its report: rows of reconstructions, samples, codes."""
+"""Figures in the folder of a run, shown in its report: rows of reconstructions, samples, codes."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ...report.draw import draw
 from ...report.page import SHOWN
 
 ACROSS = 12
-"""pictures in a row"""
+"""images per row"""
 
 
-def leave(folder: Path, name: str, reading: Reading) -> None:
+def save_figure(folder: Path, name: str, reading: Reading) -> None:
     """Draw a reading into the folder of a run, where its report finds it."""
     (folder / SHOWN).mkdir(exist_ok=True)
     draw(reading, folder / SHOWN / f"{name}.png")
 
 
 def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]], note: str) -> None:
-    """Pictures (N, 1 or 3, H, W) in 0..1 in rows, each under its name; more than a row holds go on in the next."""
-    pictures: list[Tensor | None] = []
+    """Draw rows of images (N, 1 or 3, H, W) in 0..1, each with its name; a long row continues in the next line."""
+    images: list[Tensor | None] = []
     names: list[str] = []
     for label, row in rows:
-        some = row.clamp(0, 1).movedim(1, -1).squeeze(-1)
-        lines = -(-len(some) // ACROSS)
-        pictures += [*some, *[None] * (lines * ACROSS - len(some))]
+        clipped = row.clamp(0, 1).movedim(1, -1).squeeze(-1)
+        lines = -(-len(clipped) // ACROSS)
+        images += [*clipped, *[None] * (lines * ACROSS - len(clipped))]
         names += [label, *[""] * (lines - 1)]
-    leave(folder, name, Images(title, {"pictures": pictures}, note=note, dense=True, across=ACROSS, rows=names if any(names) else []))
+    save_figure(folder, name, Images(title, {"pictures": images}, note=note, dense=True, across=ACROSS, rows=names if any(names) else []))

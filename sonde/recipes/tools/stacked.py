@@ -1,9 +1,9 @@
-"""Greedy pre-training: a deep encoder learned without labels, one layer after another, each by an ordinary run.
+"""Greedy layer-wise pre-training: a deep encoder learned without labels, one layer after another, each by an ordinary run.
 
-    layer i is the encoder of a tied auto-encoder that rebuilds the codes of layer i - 1;  then all of them, with a new output,
-    are fine-tuned with labels: a recipe like any other, with `initialize=first_layers(learned)`
+    layer i is the encoder of a tied autoencoder that reconstructs the codes of layer i - 1;  then all of them, with a new
+    output layer, are fine-tuned with labels: a recipe like any other, with `initialize=first_layers(learned)`
 
-Hinton and others 2006; Bengio and others 2007; with noise on what each layer reads: Vincent and others 2008.
+Hinton and others 2006; Bengio and others 2007; with noise on the input of each layer: Vincent and others 2008.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ...objectives.reconstruction import Reconstruction
 from ...optim.build import optimizer
 
 
-def denoising(change: augment.Change) -> augment.Change:
-    """An augmentation that corrupts x and keeps what it was as `clean`, which is the target of `Reconstruction`."""
+def denoising(change: augment.Augmentation) -> augment.Augmentation:
+    """An augmentation that corrupts x and keeps the original as `clean`, the target of `Reconstruction`."""
 
     def apply(batch: Batch, rng: torch.Generator) -> Batch:
         return change(batch, rng).replace(clean=batch.x)
@@ -38,11 +38,11 @@ def denoising(change: augment.Change) -> augment.Change:
 def greedy(
     data: Data, widths: Sequence[int], stage: Callable[[Data, int], Recipe], train: Callable[[Recipe, str], Any]
 ) -> list[AutoEncoder]:
-    """One trained auto-encoder for each width, each on the codes of the one before.
+    """One trained autoencoder for each width, each on the codes of the one before.
 
     Args:
-        data: only x of it is looked at
-        stage: the recipe of one layer, from its data and its width, such as `layer`
+        data: only its x is used
+        stage: makes the recipe of one layer from its data and its width, such as `layer`
         train: trains a recipe under a name and returns its model: `lambda recipe, name: sonde.train(recipe, run=folder / name).model()`
     """
     autoencoders: list[AutoEncoder] = []
@@ -54,10 +54,10 @@ def greedy(
 
 
 def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, lr: float = 1e-3, epochs: float = 10) -> Recipe:
-    """The recipe of one layer: a tied auto-encoder, denoising where noise is above 0.
+    """The recipe of one layer: a tied autoencoder, denoising where noise is above 0.
 
     Args:
-        noise: its deviation against that of what the layer reads: codes between 0 and 1 stand less than a picture does
+        noise: standard deviation relative to that of the input: codes between 0 and 1 tolerate less than an image
     """
     x = data.train[:].x
     return Recipe(
@@ -79,7 +79,7 @@ def encode_source(model: AutoEncoder, source: Source) -> TensorSource:
 
 
 def first_layers(autoencoders: Sequence[AutoEncoder]) -> Callable[[nn.Module], None]:
-    """An initializer that puts the encoders of auto-encoders of one layer into the first dense layers of a network."""
+    """An initializer that copies the encoders of one-layer autoencoders into the first dense layers of a network."""
 
     @torch.no_grad()
     def fill(model: nn.Module) -> None:

@@ -1,32 +1,24 @@
-"""Texts of the recipes over words and letters: from a data folder where it has them, else a small stand-in that names itself."""
+"""Texts of the recipes over words and letters: from a data folder, else a small bundled or generated substitute."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
-from ...core.batch import Data
 from ...core.errors import DataUnusable
 from ...core.seeds import generator
 from ...data import fetch
 from ...data.formats import decode
 from ...data.melody import TUNES
-from ...data.split import split
-from ...data.text.corpora import POLES, LinesReader
-from ...data.text.documents import DocumentSource, Ragged
-from ...data.text.tokenizer import special, train
 
-EXAMPLES = ("unfortunately it will rain", "all students were generously gifted five dollars for attending")
-"""of 4 and 9 words, negative and positive"""
-EITHER = ("light", "fish", "watch", "play", "walk", "drink", "paint", "dance")
-"""words that are a noun or a verb"""
+AMBIGUOUS = ("light", "fish", "watch", "play", "walk", "drink", "paint", "dance")
+"""words that can be a noun or a verb"""
 ARTICLES, AUXILIARIES = ("the", "a", "this"), ("can", "will", "must")
 
-GIVEN = (
+NAMES = (
     "ada alan albert alice amalie ana andrew anna arthur barbara beatrice bela benjamin bernard bertha blaise boris brook "
     "bruno carl carla cecilia charles christine clara claude daniel david diana dorothy edith edward elena elias eliza emil "
     "emma emmy erwin esther eva felix flora frances frank frieda gabriel george georgia gerda grace hanna harold helen henri "
@@ -37,19 +29,19 @@ GIVEN = (
     "simon sofia sonia stefan susan sylvia thea theodor thomas ursula valentina vera victor virginia walter werner wilhelm "
     "william xenia yvonne zoe"
 )
-"""given names, for where no data folder has more"""
+"""used where no data folder has more"""
 
 
 def given_names(file: Path | None = None) -> tuple[str, list[str]]:
-    """(what it is, lines of one name each)."""
+    """(description, one name per line)."""
     path = file or fetch.find("names/names.txt", "names.txt")
     if path is None:
-        return "a few bundled names (a data folder with names/names.txt has 29,494)", GIVEN.split()
+        return "a few bundled names (a data folder with names/names.txt has 29,494)", NAMES.split()
     return path.name, decode(path).splitlines()
 
 
 def tunes(file: Path | None = None) -> tuple[str, list[str]]:
-    """(what it is, tunes in ABC): of each its meter, unit length and key, and the melody without chords, words and titles."""
+    """(description, tunes in ABC): of each its meter, unit length and key, and the melody without chords, words and titles."""
     path = file or fetch.find("music/nottingham-abc.txt.gz", "nottingham-abc.txt.gz")
     if path is None:
         return "a few bundled melodies (a data folder with music/nottingham-abc.txt.gz has 1,034)", [_melody(tune) for tune in TUNES]
@@ -59,32 +51,8 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     return path.name, songs
 
 
-def grammar_sentences(seed: int = 0) -> Data:
-    """Short sentences from a small grammar, labeled by their adverb, verb or adjective; 'not' turns a label round."""
-    clauses = ("it will rain", "it will snow", "the train left early", "we will stay at home", "they play tomorrow", "he told us the story")
-    who, what = ("all students", "all children", "the guests", "my friends"), ("five dollars", "two tickets", "a meal")
-    words = (
-        (("sadly", "unfortunately", "regrettably"), ("cruelly", "unfairly", "rudely"), ("charged", "denied"), ("bad", "awful", "boring")),
-        (("luckily", "happily", "fortunately"), ("generously", "kindly", "gladly"), ("gifted", "given"), ("good", "great", "lovely")),
-    )
-    pairs: list[tuple[str, int]] = []
-    for label, (adverbs, ways, verbs, adjectives) in enumerate(words):
-        pairs += [(f"{adverb} {clause}", label) for adverb, clause in itertools.product(adverbs, clauses)]
-        parts = itertools.product(who, ways, verbs, what, ("attending", "their work"))
-        pairs += [(f"{one} were {way} {verb} {thing} for {reason}", label) for one, way, verb, thing, reason in parts]
-        for thing, adjective in itertools.product(("film", "food", "song", "day", "teacher", "house"), adjectives):
-            pairs += [(f"the {thing} was {adjective}", label), (f"the {thing} was not {adjective}", 1 - label)]
-    pairs = [one for one in pairs if one[0] not in EXAMPLES]  # what is asked at the end is never learned by heart
-    texts, labels = [text for text, _ in pairs], torch.tensor([label for _, label in pairs])
-    tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
-    whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
-    train_split, valid, test = (whole.subset(part) for part in split(len(texts), seed=seed, labels=labels))
-    name, report = "made-up sentences", {"sentences": len(texts)}
-    return Data(train_split, valid, test, name=name, task="classes", classes=POLES, report=report, reader=LinesReader(tokenizer, 64))
-
-
 def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Sentences and the kind of each word; a word at the head of a clause is a verb or a noun, and only the next word tells.
+    """Sentences and the tag of each word; whether the first word of a clause is a verb or a noun depends on the next word.
 
     watch the light and fish can play .     verb article noun and noun auxiliary verb end
     """
@@ -93,20 +61,24 @@ def grammar(n: int, seed: int) -> tuple[list[list[str]], list[list[str]]]:
     def pick(words: Sequence[str]) -> str:
         return words[int(torch.randint(len(words), (1,), generator=rng))]
 
-    sentences, kinds = [], []
+    sentences, tags = [], []
     for _ in range(n):
-        sentence, named = [], []
+        sentence, tag_row = [], []
         for clause in range(1 + int(torch.randint(3, (1,), generator=rng))):
-            command = bool(torch.randint(2, (1,), generator=rng))
-            sentence += ["and"] * (clause > 0) + [pick(EITHER), pick(ARTICLES if command else AUXILIARIES), pick(EITHER)]
-            named += ["and"] * (clause > 0) + (["verb", "article", "noun"] if command else ["noun", "auxiliary", "verb"])
+            imperative = bool(torch.randint(2, (1,), generator=rng))
+            sentence += ["and"] * (clause > 0) + [
+                pick(AMBIGUOUS),
+                pick(ARTICLES if imperative else AUXILIARIES),
+                pick(AMBIGUOUS),
+            ]
+            tag_row += ["and"] * (clause > 0) + (["verb", "article", "noun"] if imperative else ["noun", "auxiliary", "verb"])
         sentences.append([*sentence, "."])
-        kinds.append([*named, "end"])
-    return sentences, kinds
+        tags.append([*tag_row, "end"])
+    return sentences, tags
 
 
 def _melody(tune: str) -> str:
-    """The fields that change what is played, and the notes."""
+    """Meter, unit length and key, and the notes."""
     lines = [line for line in tune.splitlines() if not re.match(r"[A-Za-z]:", line) or line[0] in "MLK"]
     plain = [re.sub(r'"[^"]*"|![^!]*!|%.*|[\\\s]', "", line) for line in lines]
     return "\n".join(line for line in plain if line) + "\n"

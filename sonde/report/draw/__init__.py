@@ -1,6 +1,6 @@
-"""Draws a Reading in the house style: quiet, direct labels, colors that color-blind readers can tell apart.
+"""Draws a Reading as PNG or SVG: plain style, labels at the lines, colors that color-blind readers can distinguish.
 
-Each kind of reading has its painter, a module of its name.
+Each kind of reading is drawn by the module of its name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAINTERS: dict[str, Callable[[Any, Theme, Sheet], None]] = {
 
 
 def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
-    """Write a reading as PNG, whole or not at all; several readings share one sheet in two columns."""
+    """Write a reading as PNG, atomically; several readings are arranged in two columns."""
     path = Path(path)
     several = [reading] if isinstance(reading, Reading) else list(reading)
     pictures = [_render(each, "png", bare=False) for each in several]
@@ -46,9 +46,9 @@ def draw(reading: Reading | Sequence[Reading], path: str | Path) -> Path:
 
 
 def svg(reading: Reading) -> tuple[bytes, bytes]:
-    """A reading as SVG for light and for dark pages, on transparent ground and without title and note, which a page sets itself.
+    """A reading as SVG for light and for dark pages, on a transparent background and without title and note, which the page shows.
 
-    The dark one is the light one with its colors exchanged, so it is drawn once.
+    It is drawn once; the dark version is the light one with its colors replaced.
     """
     import re
 
@@ -78,7 +78,9 @@ def _render(reading: Reading, kind: str, bare: bool) -> bytes:
 
     with house_style(LIGHT, reading), warnings.catch_warnings():
         for kind_of in (UserWarning, RuntimeWarning):
-            warnings.simplefilter("ignore", kind_of)  # a script the font lacks or an axis without extent is no fault of the reading
+            warnings.simplefilter(
+                "ignore", kind_of
+            )  # a character that the font lacks or an axis without extent is not an error of the reading
         sheet = Sheet(reading, LIGHT, bare)
         PAINTERS[reading.kind](reading, LIGHT, sheet)
         buffer = io.BytesIO()

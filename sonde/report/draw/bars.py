@@ -27,7 +27,7 @@ def paint(reading: Bars, theme: Theme, sheet: Sheet) -> None:
         axes = sheet.axes(left + index * (each + gap), 0.3, each, height)
         y, values = list(range(count)), floats(reading.values[name])
         color = theme.color(index)
-        if log and any(value > 0 for value in values):  # a bar needs a zero, which a logarithmic axis lacks: points instead
+        if log and any(value > 0 for value in values):  # a logarithmic axis has no zero for bars to start at: draw points
             axes.set_xscale("log")
             axes.plot(values, y, "o", color=color, ms=5)
             axes.hlines(y, 0, 1, color=theme.rule, lw=0.6, transform=axes.get_yaxis_transform(), zorder=0)
@@ -35,10 +35,10 @@ def paint(reading: Bars, theme: Theme, sheet: Sheet) -> None:
             axes.set_xlim(min(positive) / 2, max(positive) * 2)
         else:
             axes.barh(y, values, height=0.62, color=color)
-            for place in (place for place, value in zip(y, values, strict=False) if math.isnan(value)):  # not a bar of length 0
-                axes.text(0, place, " not measured", size=6.5, va="center", color=theme.muted)
-            for place, single in zip(y, reading.dots.get(name, []), strict=False):
-                axes.plot(floats(single), [place] * len(single), "o", ms=3.2, color=theme.ink, mec=theme.paper, mew=0.5)
+            for row in (row for row, value in zip(y, values, strict=False) if math.isnan(value)):  # must not look like a bar of length 0
+                axes.text(0, row, " not measured", size=6.5, va="center", color=theme.muted)
+            for row, single in zip(y, reading.dots.get(name, []), strict=False):
+                axes.plot(floats(single), [row] * len(single), "o", ms=3.2, color=theme.ink, mec=theme.paper, mew=0.5)
             axes.axvline(0, color=theme.muted, lw=0.8)
             axes.margins(x=0.06)
         axes.set_ylim(count - 0.4, -0.6)

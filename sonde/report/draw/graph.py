@@ -8,33 +8,33 @@ from ...core.reading import Diagram
 from .paper import NARROW, Sheet, Theme, short
 
 PIXEL = 1 / 105
-"""inches of a pixel of a laid-out graph"""
+"""inches per pixel of the layout"""
 
 
 def paint(reading: Diagram, theme: Theme, sheet: Sheet) -> None:
     from matplotlib.colors import to_rgba
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-    from matplotlib.path import Path as Way
+    from matplotlib.path import Path as Curve
 
     boxes = list(zip(*(reading.values.get(name, []) for name in ("x", "y", "words", "kind")), strict=True))
     if not boxes:
         return sheet.nothing()
     wide, high = reading.box
-    ways = reading.edges
-    across = [x + side * wide / 2 for x, *_ in boxes for side in (-1, 1)] + [x for way in ways for x, _ in way]
+    arrows = reading.edges
+    across = [x + side * wide / 2 for x, *_ in boxes for side in (-1, 1)] + [x for arrow in arrows for x, _ in arrow]
     left, right, floor = min(across) - 8, max(across) + 8, max(y for _, y, *_ in boxes) + high + 8
     sheet.open(max((right - left) * PIXEL, NARROW), (floor + 8) * PIXEL)
     axes = sheet.axes(0.0, 0.0, (right - left) * PIXEL, (floor + 8) * PIXEL)
     axes.set_axis_off()
     axes.set_xlim(left, right)
     axes.set_ylim(floor, -8)
-    for way in ways:
-        stops, codes = [way[0]], [Way.MOVETO]
-        for (x, y), (a, b) in zip(way, way[1:], strict=False):  # leaves and arrives upright
+    for arrow in arrows:
+        stops, codes = [arrow[0]], [Curve.MOVETO]
+        for (x, y), (a, b) in zip(arrow, arrow[1:], strict=False):  # vertical at both ends
             stops += [[x, y + 0.6 * (b - y)], [a, b - 0.6 * (b - y)], [a, b]]
-            codes += [Way.CURVE4] * 3
+            codes += [Curve.CURVE4] * 3
         style: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 6, "lw": 0.8, "color": theme.muted, "shrinkA": 0, "shrinkB": 0}
-        axes.add_patch(FancyArrowPatch(path=Way(stops, codes), **style))
+        axes.add_patch(FancyArrowPatch(path=Curve(stops, codes), **style))
     colors = {"input": theme.palette[0], "parameter": theme.palette[1], "output": theme.ink}
     for x, y, words, kind in boxes:
         color = colors.get(kind, theme.muted)

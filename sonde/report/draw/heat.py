@@ -1,4 +1,4 @@
-"""Draws `Heat`: matrices as shaded cells, with their numbers where these can be read, else with a scale."""
+"""Draws `Heat`: matrices as shaded cells, with their numbers where there is room, else with a scale."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ...core.reading import Heat
 from .paper import SCALE, Sheet, Theme, floats, inches, largest_of, short
 
 DRAWN_CELLS = 30
-"""matrices up to this size are drawn cell by cell, with their numbers where these are large enough"""
+"""matrices up to this size are drawn cell by cell, with their numbers where there is room"""
 SMALLEST = 3.0
-"""points of the smallest number that is written into a cell"""
+"""smallest font size of a number in a cell, in points"""
 WORD = 7.0
-"""points of a word in a cell"""
+"""font size of a word in a cell, in points"""
 
 
 def paint(reading: Heat, theme: Theme, sheet: Sheet) -> None:
@@ -60,7 +60,7 @@ def paint(reading: Heat, theme: Theme, sheet: Sheet) -> None:
 
 
 def _cell_texts(cells: list[list[float]], words: list[list[str]], wide: float, diagonal: bool) -> list[list[tuple[str, float]]]:
-    """What is written into each cell and how large; nothing where that could not be read."""
+    """Text and font size of each cell; nothing where the text would be too small to read."""
 
     def cell_text(i: int, j: int) -> tuple[str, float]:
         if words:
@@ -86,7 +86,7 @@ def _cells(
     by_row: bool = False,
     off_diagonal: bool = False,
 ) -> None:
-    """The cells of one matrix with what is written into them, with an edge in points between them; without one as an image."""
+    """The cells of one matrix with their texts, separated by an edge of this width in points; without an edge, as an image."""
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
 
@@ -114,7 +114,7 @@ def _cells(
 
 
 def _ends(cells: list[list[float]], by_row: bool) -> list[tuple[float, str]]:
-    """The numbers that a scale of the shades of these cells names, the largest first; none where all cells are 0."""
+    """Labels of the scale of these cells, the largest first; none where all cells are 0."""
     largest = largest_of(cells)
     if not largest:
         return []
@@ -125,7 +125,7 @@ def _ends(cells: list[list[float]], by_row: bool) -> list[tuple[float, str]]:
 
 
 def _scale(sheet: Sheet, theme: Theme, ends: list[tuple[float, str]], place: tuple[float, float, float], edge: float | None) -> None:
-    """A bar of shades from the largest number down to the smallest, beside the upper right corner of its matrix."""
+    """A color bar from the largest number to the smallest, at the upper right corner of its matrix."""
     x, bottom, room = place
     (high, _), (low, _) = ends[0], ends[-1]
     height, steps = max(min(room, SCALE), 0.3), 96 if edge is None else 12
@@ -143,7 +143,7 @@ def _scale(sheet: Sheet, theme: Theme, ends: list[tuple[float, str]], place: tup
 
 
 def _shades(cells: list[list[float]], by_row: bool) -> list[list[float]]:
-    """Opacity of every cell, 0 to 1; the square root lets small entries be seen."""
+    """Opacity of every cell, 0 to 1; the square root makes small entries visible."""
     largest = largest_of(cells)
     shades = []
     for row in cells:

@@ -10,7 +10,7 @@ from ...core.reading import Images
 from .paper import NARROW, SCALE, WIDE, Sheet, Theme, floats, inches, largest_of, short
 
 OPAQUE, PALE = 0.85, 0.5
-"""how much the warmest place hides of the picture below it, and how much is left of the picture itself"""
+"""opacity of the strongest heat, and of the picture below it"""
 
 
 def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
@@ -21,7 +21,7 @@ def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
     dense, heat, frames = reading.dense, reading.heat, reading.frames
     captions = [words for words in (reading.labels, reading.details) if words]
     row_names = [short(name, 22) for name in reading.rows]
-    legend = {name: place for place, name in enumerate(dict.fromkeys(name for boxes in frames for name in boxes))}
+    legend = {name: index for index, name in enumerate(dict.fromkeys(name for boxes in frames for name in boxes))}
     indent = inches(row_names, 7.5) + 0.12 if row_names else 0.0
     beside = inches([short(name) for name in legend], 7.5) + 0.1 if legend else 0.0
     tall, wide = len(first), len(first[0])
@@ -30,7 +30,7 @@ def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
     if across := reading.across:
         each = min(each, max(room / across - gap, 0.1))
     width, height = each * min(1.0, wide / tall), each * min(1.0, tall / wide)
-    step = (width if across else each) + gap  # a table of pictures has no free space between its columns
+    step = (width if across else each) + gap  # a grid of pictures has no extra space between its columns
     across = across or max(1, min(len(pictures), int(room / (each + gap))))
     rows = range(0, len(pictures), across)
     below = [0.16 * sum(any(words[start : start + across]) for words in captions) for start in rows]
@@ -53,9 +53,9 @@ def paint(reading: Images, theme: Theme, sheet: Sheet) -> None:
             axes.text(x, y - height - 0.045 - 0.14 * position, text, size=size, va="top", color=color)
     for name, top in zip(row_names, tops, strict=False):
         axes.text(0, area_height - top - height / 2, name, size=7.5, va="center", color=theme.ink)
-    for name, place in legend.items():
-        spot = indent + across * step, area_height - 0.2 * place - 0.1
-        axes.text(*spot, short(name), size=7.5, va="center", color=theme.color(place))
+    for name, index in legend.items():
+        spot = indent + across * step, area_height - 0.2 * index - 0.1
+        axes.text(*spot, short(name), size=7.5, va="center", color=theme.color(index))
     if foot:
         _heat_scale(axes, theme, [each for each in heat if each is not None], reading, indent)
     axes.set_xlim(0, sheet.width - left)
@@ -67,7 +67,7 @@ def _at(items: Sequence[Any], index: int) -> Any:
 
 
 def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], heat: Any, reading: Images) -> None:
-    """One image with an edge; pale and gray where heat lies over it, so that this is seen on black and not taken for paint."""
+    """One image with an edge; pale and gray under heat, so that the heat is visible on black and distinct from colors of the image."""
     from matplotlib.patches import Rectangle
 
     x, right, bottom, y = extent
@@ -80,7 +80,7 @@ def _picture(axes: Any, theme: Theme, picture: Any, extent: tuple[float, ...], h
 
 
 def _gray(picture: Any) -> Any:
-    """How light each pixel looks (Rec. 601), (H, W)."""
+    """Luma of each pixel (Rec. 601), (H, W)."""
     import numpy as np
 
     pixels = np.asarray(picture, float)
@@ -88,9 +88,9 @@ def _gray(picture: Any) -> Any:
 
 
 def _frames(
-    axes: Any, theme: Theme, boxes: Mapping[str, Sequence[float]], places: Mapping[str, int], scale: tuple[float, float, float, float]
+    axes: Any, theme: Theme, boxes: Mapping[str, Sequence[float]], indices: Mapping[str, int], scale: tuple[float, float, float, float]
 ) -> None:
-    """Boxes in pixels over the picture with this corner and size of a pixel; one on the same pixels as others is drawn around them."""
+    """Boxes, in pixels, over the picture at this corner and scale; a box equal to earlier ones is drawn around them."""
     from matplotlib.patches import Rectangle
 
     x, y, across, down = scale
@@ -98,15 +98,15 @@ def _frames(
     for name, (top, left, height, width) in boxes.items():
         thick = 1.4 + 2.2 * drawn.count([top, left, height, width])
         drawn.append([top, left, height, width])
-        corner, color = (x + left * across, y - (top + height) * down), theme.color(places[name])
+        corner, color = (x + left * across, y - (top + height) * down), theme.color(indices[name])
         frame = Rectangle(
-            corner, width * across, height * down, fill=False, ec=color, lw=thick, clip_on=False, zorder=2.4 - 0.01 * places[name]
+            corner, width * across, height * down, fill=False, ec=color, lw=thick, clip_on=False, zorder=2.4 - 0.01 * indices[name]
         )
         axes.add_patch(frame)
 
 
 def _full(heat: Any, top: float | None = None, strong: float = 0.0) -> float:
-    """The size from which on a number has the full color."""
+    """The absolute value from which on a number has the full color."""
     cells = [floats(row) for row in heat]
     if top:
         return top
@@ -116,7 +116,7 @@ def _full(heat: Any, top: float | None = None, strong: float = 0.0) -> float:
 
 
 def _heat_colors(values: Any, largest: float, theme: Theme) -> list[list[tuple[float, ...]]]:
-    """A matrix as colors to lay over a picture: the larger a number, the less is seen through it."""
+    """A matrix as colors over a picture: the larger a number, the more opaque."""
     from matplotlib.colors import to_rgb
 
     cells = [floats(row) for row in values]
@@ -125,7 +125,7 @@ def _heat_colors(values: Any, largest: float, theme: Theme) -> list[list[tuple[f
 
 
 def _heat_scale(axes: Any, theme: Theme, heat: Sequence[Any], reading: Images, x: float) -> None:
-    """A bar along the foot of some pictures, from 0 or the lowest to the largest heat over them."""
+    """A color bar below the pictures, from 0 or the lowest to the largest heat."""
     below = any(v < 0 for each in heat for row in each for v in floats(row))
     top, largest = reading.top, "strongest" if reading.strong else "largest"
     words = [f"−{number(top) if top else largest}" if below else "0", number(top) if top else f"{largest} of each picture"]

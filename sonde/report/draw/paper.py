@@ -1,4 +1,4 @@
-"""What all pictures share: colors, the sheet with its title and note, texts that fit, ticks."""
+"""What all pictures share: colors, the sheet with its title and note, shortened texts, ticks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ NARROW, WIDE = 4.6, 7.6
 ROW = 0.24
 BEYOND = 1e60
 SCALE = 1.1
-"""inches of the bar that tells what shades stand for"""
+"""inches of a color bar"""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors of a picture.  Text on a full palette color is set in the color of the paper."""
+    """Colors of a picture.  Text on a palette color has the color of the paper."""
 
     paper: str
     ink: str
@@ -39,7 +39,7 @@ class Theme:
         return self.palette[index % len(self.palette)]
 
     def dash(self, index: int) -> str:
-        """Of a line: where the colors begin again, another."""
+        """Dash style of a line: a new one each time the palette repeats."""
         return ("-", "--", ":", "-.")[index // len(self.palette) % 4]
 
 
@@ -49,7 +49,7 @@ DARK = Theme("#14181d", "#e6eaef", "#98a3b1", "#2f3740", ("#5ab0ee", "#ff9457", 
 
 @contextmanager
 def house_style(theme: Theme, reading: Reading) -> Iterator[None]:
-    """The house style, for the life of one picture; names are never read as formulas."""
+    """Matplotlib settings for one picture; names are never parsed as formulas."""
     import matplotlib
     from matplotlib import font_manager
 
@@ -89,7 +89,7 @@ def house_style(theme: Theme, reading: Reading) -> Iterator[None]:
 
 
 class Sheet:
-    """A page of paper measured in inches: title above, note below, the picture between them."""
+    """A figure measured in inches: title above, note below, the picture between them."""
 
     def __init__(self, reading: Reading, theme: Theme, bare: bool) -> None:
         self.reading, self.theme, self.bare = reading, theme, bare
@@ -120,28 +120,28 @@ class Sheet:
         return self.figure.text(x / self.width, y / self.height, words, **style)
 
     def nothing(self) -> None:
-        """A sheet that says that there is nothing to show."""
+        """A sheet with the text 'nothing to show'."""
         self.open(NARROW, 0.5)
         self.text(0.14, self.floor + 0.22, "nothing to show", color=self.theme.muted)
 
 
-def short(name: Any, most: int = 26) -> str:
-    """A name that fits: control characters shown, the middle left out where it is too long."""
+def short(name: Any, length: int = 26) -> str:
+    """A shortened name: control characters are made visible, and the middle is left out where it is too long."""
     text = clean(name)
-    if len(text) <= most:
+    if len(text) <= length:
         return text
-    if "." in text.split(" ")[0]:  # a part of a model: which block it is stands late in the name
-        return f"…{text[-(most - 1) :]}"
-    return f"{text[: most // 2]}…{text[-(most - most // 2 - 1) :]}"
+    if "." in text.split(" ")[0]:  # the name of a module: its last part matters most
+        return f"…{text[-(length - 1) :]}"
+    return f"{text[: length // 2]}…{text[-(length - length // 2 - 1) :]}"
 
 
 def inches(words: Sequence[str], size: float) -> float:
-    """Width of the longest of some texts, near enough to plan margins."""
+    """Approximate width of the longest text, for margins."""
     return max((len(word) for word in words), default=0) * size * 0.0078
 
 
 def floats(values: Any) -> list[float]:
-    """Numbers an axis can bear: what is missing, infinite or beyond all measure is left out, the immeasurably small is 0."""
+    """Numbers for matplotlib: missing, infinite or extremely large values become NaN, extremely small ones 0."""
 
     def finite(value: Any) -> float:
         if value is None or not abs(value) < BEYOND:
@@ -151,7 +151,7 @@ def floats(values: Any) -> list[float]:
     return [finite(value) for value in values]
 
 
-def ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
+def ticks(axis: Any, log: bool, count: int = 5, whole: bool = False) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     def format_tick(value: float, _: int) -> str:
@@ -160,13 +160,13 @@ def ticks(axis: Any, log: bool, most: int = 5, whole: bool = False) -> None:
     axis.set_major_formatter(FuncFormatter(format_tick))
     low, high = sorted(axis.get_view_interval())
     if log and low > 0:
-        for locator in (LogLocator(numticks=6), LogLocator(subs=(1.0, 2.0, 5.0), numticks=8), MaxNLocator(most)):
+        for locator in (LogLocator(numticks=6), LogLocator(subs=(1.0, 2.0, 5.0), numticks=8), MaxNLocator(count)):
             if sum(low <= tick <= high for tick in locator.tick_values(low, high)) >= 3:
-                break  # powers of ten where three can be seen, else finer steps
+                break  # powers of ten if at least three are visible, else finer steps
         axis.set_major_locator(locator)
         axis.set_minor_formatter(NullFormatter())
     else:
-        axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10], integer=whole))
+        axis.set_major_locator(MaxNLocator(count, steps=[1, 2, 2.5, 5, 10], integer=whole))
 
 
 def largest_of(cells: list[list[float]]) -> float:

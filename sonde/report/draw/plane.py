@@ -49,7 +49,7 @@ def paint(reading: Plane, theme: Theme, sheet: Sheet) -> None:
 
 
 def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, reading: Plane) -> None:
-    """Shaded bands between contour lines, and their scale.  Shading is opacity of one color, so it suits dark pages too."""
+    """Shaded bands between contour lines, and a color bar.  Shading is the opacity of one color, so it also works on dark pages."""
     import numpy as np
     from matplotlib.colors import to_rgba
     from matplotlib.ticker import MaxNLocator
@@ -72,7 +72,7 @@ def _contours(axes: Any, scale: Any, theme: Theme, x: Any, y: Any, z: Any, readi
     steps = [math.log(v / low) / max(math.log(high / low), 1e-9) if log else (v - low) / max(high - low, 1e-300) for v in middles]
 
     def shade(value: float, step: float) -> tuple[float, ...]:
-        if reading.paths:  # the paths have the colors
+        if reading.paths:  # colors are reserved for the paths
             return to_rgba(theme.muted, 0.03 + 0.42 * step**1.5)
         if signed:
             return to_rgba(theme.palette[0 if value > 0 else 1], 0.05 + 0.8 * abs(value) / max(-low, high))
@@ -118,11 +118,11 @@ def _overlay(axes: Any, theme: Theme, reading: Plane, colors: Mapping[str, int])
     if reading.arrows:
         x, y, dx, dy = zip(*map(floats, reading.arrows), strict=True)
         axes.quiver(x, y, dx, dy, angles="xy", scale_units="xy", scale=1, color=theme.ink, width=0.004)
-    for name, places in reading.points.items():
-        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+    for name, points in reading.points.items():
+        x, y = zip(*map(floats, points), strict=True) if points else ((), ())
         axes.scatter(x, y, s=max(5.0, min(20.0, 3000 / max(len(x), 1))), color=theme.color(colors[name]), ec=theme.paper, lw=0.4, zorder=3)
-    for name, places in reading.paths.items():
-        x, y = zip(*map(floats, places), strict=True) if places else ((), ())
+    for name, path in reading.paths.items():
+        x, y = zip(*map(floats, path), strict=True) if path else ((), ())
         color, few = theme.color(colors[name]), len(x) <= 40
         axes.plot(x, y, color=color, lw=1.3, marker="o" if few else None, ms=1.8, zorder=4)
         axes.plot(x[:1], y[:1], "o", color=color, mfc=theme.paper, ms=4.5, zorder=5)

@@ -45,11 +45,11 @@ def paint(reading: Scatter, theme: Theme, sheet: Sheet) -> None:
 
 
 def _point_labels(axes: Any, theme: Theme, points: Sequence[tuple[float, float, Any]]) -> None:
-    """Names beside points (x, y, name), the first ones first; a name with room on neither side is left out."""
-    axes.get_ylim()  # settles the limits, on which the transform depends
+    """Labels at points (x, y, name), in order; a label without room on either side is left out."""
+    axes.get_ylim()  # fixes the limits, on which the transform depends
     known = [(x, y, short(name, 16)) for x, y, name in points if math.isfinite(x) and math.isfinite(y)]
     spots = [tuple(float(v) / axes.figure.dpi for v in axes.transData.transform((x, y))) for x, y, _ in known]
-    taken = [(across - 0.02, across + 0.02, up) for across, up in spots]  # inches of what must not be covered: points, then names
+    taken = [(across - 0.02, across + 0.02, up) for across, up in spots]  # in inches: points and labels that must not be covered
     for (x, y, text), (across, up) in zip(known, spots, strict=True):
         for side in (1, -1):
             edges = sorted((across + side * 0.03, across + side * (inches([text], 7.5) + 0.06)))
@@ -68,7 +68,7 @@ def _scatter_in_space(reading: Scatter, theme: Theme, sheet: Sheet, names: Seque
     kinds = sorted(set(reading.groups), key=str)
     labels = [short(kind, 20) for kind in kinds]
     sheet.open(4.4 + (inches(labels, 8.5) if labels else 0.0), 3.4)
-    axes = sheet.axes(0.05, -0.2, 3.9, 3.9, projection="3d")  # a cube leaves room above and below itself
+    axes = sheet.axes(0.05, -0.2, 3.9, 3.9, projection="3d")  # the 3-D axes leave empty space above and below
     axes.set_box_aspect((1, 1, 0.8), zoom=0.98)
     axes.view_init(*reading.view)
     size = max(1.2, min(18.0, 6000 / points.shape[1]))
@@ -81,7 +81,7 @@ def _scatter_in_space(reading: Scatter, theme: Theme, sheet: Sheet, names: Seque
         axis.pane.fill = False
         axis.pane.set_edgecolor(theme.rule)
         axis.line.set_color(theme.muted)
-        axis._axinfo["grid"].update(color=theme.rule, linewidth=0.6)  # matplotlib has no public way to quieten this grid
+        axis._axinfo["grid"].update(color=theme.rule, linewidth=0.6)  # matplotlib has no public way to style this grid
         axis.set_label_text(short(name, 30))
         axis.labelpad = -4
         ticks(axis, False, 4)

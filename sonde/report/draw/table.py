@@ -1,4 +1,4 @@
-"""Draws `Table`: rules, aligned numbers and a row of sums."""
+"""Draws `Table`: rules, aligned numbers and a row of totals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...core.numbers import format_cell
 from ...core.reading import Table
 from .paper import ROW, Sheet, Theme, inches, short
 
-MOST_ROWS = 80
+MAX_ROWS = 80
 
 
 def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
@@ -22,14 +22,14 @@ def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
     if not heads or not length:
         return sheet.nothing()
     columns = [
-        [_shorten(format_cell(cell, formats.get(name, ""))) for cell in column[:MOST_ROWS]] for name, column in reading.values.items()
+        [_shorten(format_cell(cell, formats.get(name, ""))) for cell in column[:MAX_ROWS]] for name, column in reading.values.items()
     ]
     right = [_numeric(column) for column in reading.values.values()]
     sums = [short(format_cell(total[name], formats.get(name, ""))) if name in total else "" for name in reading.values] if total else []
     if sums and not sums[0]:
         sums[0] = "total"
     widths = [inches([head, *column, *(sums[i : i + 1])], 8.5) + 0.26 for i, (head, column) in enumerate(zip(heads, columns, strict=True))]
-    lines = min(length, MOST_ROWS) + 1 + bool(sums) + (length > MOST_ROWS)
+    lines = min(length, MAX_ROWS) + 1 + bool(sums) + (length > MAX_ROWS)
     sheet.open(max(sum(widths) + 0.16, 3.0), ROW * lines + 0.16)
     y, edge = sheet.floor + ROW * lines - 0.02, sum(widths) + 0.08
 
@@ -44,27 +44,27 @@ def paint(reading: Table, theme: Theme, sheet: Sheet) -> None:
         sheet.figure.add_artist(Line2D(*ends, color=color, lw=0.7))
 
     write(heads, color=theme.muted, size=8)
-    for index in range(min(length, MOST_ROWS)):
+    for index in range(min(length, MAX_ROWS)):
         y -= ROW
         rule(theme.muted if index == 0 else theme.rule)
         write([column[index] if index < len(column) else "" for column in columns])
-    if length > MOST_ROWS:
+    if length > MAX_ROWS:
         y -= ROW
         rule(theme.rule)
-        sheet.text(0.14, y, f"… and {length - MOST_ROWS:,} more rows", va="center", color=theme.muted)
+        sheet.text(0.14, y, f"… and {length - MAX_ROWS:,} more rows", va="center", color=theme.muted)
     if sums:
         y -= ROW
         rule(theme.muted)
         write(sums, weight="bold")
 
 
-def _shorten(text: str, most: int = 40) -> str:
-    """A table cell that fits: the end left out where it is too long, from a blank or comma on, so that no number is cut in two."""
+def _shorten(text: str, length: int = 40) -> str:
+    """A shortened cell: cut at a space or comma, so that no number is cut in two."""
     text = clean(text)
-    if len(text) <= most:
+    if len(text) <= length:
         return text
-    place = max(text.rfind(mark, most // 2, most) for mark in " ,")
-    return text[: place if place > 0 else most - 1].rstrip(" ,") + "…"
+    cut = max(text.rfind(mark, length // 2, length) for mark in " ,")
+    return text[: cut if cut > 0 else length - 1].rstrip(" ,") + "…"
 
 
 def _numeric(column: Sequence[Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Draws `Text`: a running text with a mark on each token."""
+"""Draws `Text`: a text with a colored background on each token."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from ...core.reading import Text
 from .paper import NARROW, ROW, Sheet, Theme, floats, short
 
 LETTER = 9 / 72 * 0.602
-"""inches of a letter"""
+"""width of a letter in inches"""
 LETTERS = 72
-"""letters of a line"""
+"""letters per line"""
 
 
 def paint(reading: Text, theme: Theme, sheet: Sheet) -> None:
@@ -46,7 +46,7 @@ def paint(reading: Text, theme: Theme, sheet: Sheet) -> None:
         if value == value:
             mark(x, y, len(token), value)
         axes.text(x, y, token, **style)
-    for step in range(5):  # what the marks mean
+    for step in range(5):  # the color scale
         mark(step * 6, lines + 0.6, 6, step / 4 * largest)
         axes.text(
             step * 6 + 3, lines + 0.6, number(float(f"{step / 4 * largest:.2g}")), size=7.5, ha="center", va="center", color=theme.ink

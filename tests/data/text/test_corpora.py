@@ -1,16 +1,14 @@
-"""Real text, series and words of a data folder, and made-up pairs: counts that are known, and what is said where a file is missing."""
+"""Real text and series of a data folder, and generated pairs: known counts, and the error where a file is missing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from sonde.core.errors import BadInput, DataUnusable, SondeError
+from sonde.core.errors import BadInput, DataUnusable
 from sonde.data import catalog, fetch, series
-from sonde.data.text import words
 from sonde.data.text.corpora import novel_texts
 from sonde.data.toys import sentence_pair
 
@@ -90,32 +88,6 @@ def test_series_are_cut_in_time() -> None:
             torch.testing.assert_close(row[:100].double() * std + mean, plain[:100], rtol=1e-4, atol=1e-3)
     with pytest.raises(BadInput, match="too few for windows"):
         catalog.load("passengers", length=140)
-
-
-@needs
-def test_questions_to_word_vectors() -> None:
-    for name, many in (("wordsim353", 353), ("simlex999", 999), ("rg65", 65), ("men3000", 3000)):
-        assert len(words.similarity(name)) == many
-    assert words.similarity("wordsim353")[1] == ("tiger", "cat", 7.35)
-    groups = words.analogies()
-    assert len(groups) == 14 and sum(map(len, groups.values())) == 19_544
-    assert groups["capital-common-countries"][0] == ("athens", "greece", "baghdad", "iraq")
-
-
-def test_words_of_a_file_and_wrong_ones(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("Cat dog 3\n")
-    assert words.similarity(tmp_path / "mine.txt") == [("cat", "dog", 3.0)] == words.similarity(str(tmp_path / "mine.txt"))
-    (tmp_path / "bad.txt").write_text("cat dog\n")
-    (tmp_path / "none.txt").write_text("")
-    calls: list[tuple[Callable, str]] = [
-        (lambda: words.similarity("simlex"), "did you mean 'simlex999'"),
-        (lambda: words.similarity(tmp_path / "bad.txt"), "is not a list of two words and a number"),
-        (lambda: words.similarity(tmp_path / "none.txt"), "holds no pairs"),
-        (lambda: words.analogies(tmp_path / "bad.txt"), "is not a list of analogies"),
-    ]
-    for call, message in calls:
-        with pytest.raises(SondeError, match=message):
-            call()
 
 
 def test_a_small_language_is_translated_by_its_rules() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.data.order import POOL, Order
-from sonde.data.text.documents import DocumentSource, LineSource, Ragged, pack, padding, stretches
+from sonde.data.text.documents import DocumentSource, LineSource, Ragged, pack, stretches
 from sonde.data.text.pairs import PairSource, pairs
 from sonde.data.text.tokenizer import train
 from sonde.nn.spans import Spans
@@ -26,7 +26,7 @@ def test_ragged_rows_are_the_rows(rows: list[list[int]], data: st.DataObject) ->
     which = data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=5))
     widest = max(len(rows[i]) for i in which)
     assert ragged.pad(torch.tensor(which), PAD).tolist() == [rows[i] + [PAD] * (widest - len(rows[i])) for i in which]
-    chosen, short = ragged.select(torch.tensor(which)), ragged.cut(3)
+    chosen, short = ragged.select(torch.tensor(which)), ragged.truncate(3)
     assert [chosen[i].tolist() for i in range(len(which))] == [rows[i] for i in which]
     assert [short[i].tolist() for i in range(len(rows))] == [row[:3] for row in rows]
     for start, end in ((None, None), (START, None), (None, END), (START, END)):
@@ -90,7 +90,7 @@ def test_pairs_are_shifted_padded_and_counted() -> None:
     assert batch.source.tolist() == [[3, PAD], [1, 2]] and batch.lengths.tolist() == [1, 2]
     assert batch.x.tolist() == [[START, 8, 9, 9], [START, 7, PAD, PAD]] and batch.y.tolist() == [[8, 9, 9, END], [7, END, PAD, PAD]]
     assert batch.mask.tolist() == [[True] * 4, [True, True, False, False]] and batch.ids.tolist() == [1, 0]
-    assert source.by_size()[:].ids.tolist() == [0, 2, 1] and source.by_size().fingerprint() != source.fingerprint()
+    assert source.sort_by_size()[:].ids.tolist() == [0, 2, 1] and source.sort_by_size().fingerprint() != source.fingerprint()
     with pytest.raises(BadInput, match="do not pair up"):
         PairSource(Ragged.of([[1]]), Ragged.of([[1, 2], [1, 2]]), PAD)
 
@@ -107,7 +107,6 @@ def test_pairs_of_texts_end_where_they_should() -> None:
 
 def test_sorting_by_length_saves_padding() -> None:
     lengths = torch.tensor([1, 9, 2, 8])
-    assert padding(lengths, 2) == 14 and padding(lengths.sort().values, 2) == 2
     batches = [Order(4, 2, seed=seed, sizes=lengths).at(step) for seed in range(5) for step in range(2)]
     assert {tuple(sorted(lengths[b].tolist())) for b in batches} == {(1, 2), (8, 9)}
 

@@ -152,7 +152,7 @@ def test_documents_go_to_one_part_by_what_they_say(files: list[Path], tmp_path: 
     assert data.report["split by"] == "document"
     parts = []
     for source in data.splits.values():
-        stops = source.starts + np.diff(source.laid)
+        stops = source.starts + np.diff(source.bounds)
         parts.append({tuple(source.shards.take(np.arange(a, b))) for a, b in zip(source.starts, stops)})
     assert not parts[0] & parts[1] and not parts[0] & parts[2] and not parts[1] & parts[2]
     assert set.union(*parts) == {tuple(row) for row in spelled(tmp_path / "out")}
@@ -181,20 +181,20 @@ def test_bad_text_and_folders_are_said(files: list[Path], tmp_path: Path) -> Non
         (["blank.txt"], "o3", ShardOptions("byte", documents="line"), "hold no text"),
         (["torn.txt.gz"], "o4", ShardOptions("byte"), "'torn.txt.gz' cannot be read"),
         (["gone.txt"], "o5", ShardOptions("byte"), "no file"),
-        ([], "o6", ShardOptions("byte"), "no file to make tokens of"),
+        ([], "o6", ShardOptions("byte"), "no file to tokenize"),
         (["a.txt"], "full", ShardOptions("byte"), "is not empty and not a token folder"),
         (["a.txt"], "b.txt", ShardOptions("byte"), "is not empty and not a token folder"),
-        (["a.txt"], "o7", ShardOptions(str(tmp_path / "none.json")), "is no tokenizer.json"),
+        (["a.txt"], "o7", ShardOptions(str(tmp_path / "none.json")), "is not a tokenizer.json"),
         (["a.txt"], "o8", ShardOptions("bpe", 3), "needs 259 tokens or more"),
     ):
         with pytest.raises(SondeError, match=message):
             prepare([tmp_path / name for name in names], tmp_path / out, request)
         assert not (tmp_path / out / "manifest.json").exists()
     prepare(files, tmp_path / "out", ShardOptions("byte"))
-    with pytest.raises(BadInput, match="begun with another 'documents'"):
+    with pytest.raises(BadInput, match="started with another 'documents'"):
         prepare(files, tmp_path / "out", ShardOptions("byte", documents="line"))
     files[1].write_text("another text")
-    with pytest.raises(BadInput, match="the text files are others, or changed"):
+    with pytest.raises(BadInput, match="the text files are different, or changed"):
         prepare(files, tmp_path / "out", ShardOptions("byte"))
 
 

@@ -80,14 +80,14 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "home"
     home.mkdir()
     (home / "input.txt").write_text(TEXT, encoding="utf-8")
-    monkeypatch.setattr(text, "SHAKESPEARE_HOMES", (home.as_uri() + "/",))
+    monkeypatch.setattr(text, "SHAKESPEARE_MIRRORS", (home.as_uri() + "/",))
     monkeypatch.setattr(text, "SHAKESPEARE_SHA256", hashlib.sha256(TEXT.encode()).hexdigest())
     return tmp_path
 
 
 @pytest.mark.parametrize("place", text.SHAKESPEARE)
 def test_shakespeare_is_found_and_checked(offline: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setattr(text, "SHAKESPEARE_HOMES", ())
+    monkeypatch.setattr(text, "SHAKESPEARE_MIRRORS", ())
     path = offline / "data" / place
     path.parent.mkdir(parents=True)
     path.write_text(TEXT, encoding="utf-8")

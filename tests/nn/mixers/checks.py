@@ -30,8 +30,8 @@ def gradients(m: Mixer, x: Tensor, run) -> list[Tensor]:
     return [y.detach(), *torch.autograd.grad((y * mix).sum(), [x, *(p for p in m.parameters() if p.requires_grad)])]
 
 
-def agree(actual: list[Tensor], wanted: list[Tensor], what: object = "") -> None:
-    for i, (one, other) in enumerate(zip(actual, wanted, strict=True)):
+def agree(actual: list[Tensor], expected: list[Tensor], what: object = "") -> None:
+    for i, (one, other) in enumerate(zip(actual, expected, strict=True)):
         assert torch.allclose(one, other, **TIGHT), (what, i, float((one - other).abs().max()))
 
 
@@ -46,22 +46,22 @@ def feed(m: Mixer, x: Tensor, sizes: list[int], state: State | None = None) -> T
 
 def check_forms(m: Mixer, lengths: tuple[int, ...] = (1, 2, 65, 200)) -> None:
     for T in lengths:
-        wanted = gradients(m.use("step"), tokens(m, 2, T), lambda x: m(x)[0])
+        expected = gradients(m.use("step"), tokens(m, 2, T), lambda x: m(x)[0])
         for form in runnable(m):
-            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), wanted, (form, T))
+            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), expected, (form, T))
     m.use("auto")
 
 
 def check_pieces(m: Mixer) -> None:
     """Fed in pieces, with gradients through the state and without them."""
     x = tokens(m, 2, 23)
-    wanted = gradients(m, x, lambda x: m(x)[0])
+    expected = gradients(m, x, lambda x: m(x)[0])
     for form in runnable(m):
         for sizes in ([23], [1] * 23, [5, 1, 1, 9, 7], [16, 7]):
             m.use(form)
-            agree(gradients(m, x, lambda x, sizes=sizes: feed(m, x, sizes)), wanted, (form, sizes))
+            agree(gradients(m, x, lambda x, sizes=sizes: feed(m, x, sizes)), expected, (form, sizes))
             with torch.no_grad():
-                agree([feed(m, x, sizes)], wanted[:1], (form, sizes))
+                agree([feed(m, x, sizes)], expected[:1], (form, sizes))
     m.use("auto")
 
 
@@ -78,7 +78,7 @@ def check_ragged(m: Mixer) -> None:
             with torch.set_grad_enabled(learning):
                 one, state = m.use(form).mix(pieces[0], None, first)
                 two, state = m.mix(pieces[1], state, second)
-                more, _ = m(tokens(m, 3, 3, seed=4), state)  # and on from there, each row at its own place
+                more, _ = m(tokens(m, 3, 3, seed=4), state)  # and on from there, each row at its own position
             for b, (n, k) in enumerate(zip(first.tolist(), second.tolist())):
                 agree([torch.cat([one[b, :n], two[b, :k]])], [rows[b][0]], (form, b))
                 alone = m(torch.cat([x[b : b + 1, : n + k], tokens(m, 3, 3, seed=4)[b : b + 1]], 1))[0]
@@ -106,10 +106,10 @@ def check_padded(m: Mixer) -> None:
         row = torch.cat([x[b, :n] for b, n in enumerate(lengths)]).unsqueeze(0)
         return m(row, spans=Spans.packed(torch.tensor([0, 5, 5, 16])))[0][0]
 
-    wanted = gradients(m, x, separate)
+    expected = gradients(m, x, separate)
     for form in runnable(m):
         for run in (padded, mixed, packed):
-            agree(gradients(m.use(form), x, run), wanted, (form, run.__name__))
+            agree(gradients(m.use(form), x, run), expected, (form, run.__name__))
     m.use("auto")
 
 

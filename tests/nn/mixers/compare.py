@@ -20,13 +20,13 @@ def normal(seed: int, *shape: int) -> Tensor:
 def same_rule(rule: Callable[..., Rule], naive: Callable[..., Tensor], *inputs: Tensor) -> None:
     """A rule in two forms against a loop over one sequence: naive(*inputs without batch and head) -> (L, V)."""
 
-    def looped(*xs: Tensor) -> Tensor:
+    def run_loop(*xs: Tensor) -> Tensor:
         B, H = xs[0].shape[:2]
         return torch.stack([torch.stack([naive(*(x[b, h] for x in xs)) for h in range(H)]) for b in range(B)])
 
-    wanted = _results(looped, inputs)
+    expected = _results(run_loop, inputs)
     for form in ("step", "chunk"):
-        _equal(_results(lambda *xs, form=form: run(rule(*xs), form=form)[0], inputs), wanted)
+        _equal(_results(lambda *xs, form=form: run(rule(*xs), form=form)[0], inputs), expected)
 
 
 def same_layer(layer: Mixer, naive: Callable[[Tensor, dict[str, Tensor]], Tensor], x: Tensor) -> None:
@@ -55,6 +55,6 @@ def _results(f: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> list[Tenso
     return [out.detach(), *(torch.zeros_like(x) if g is None else g for x, g in zip(leaves, grads, strict=True))]
 
 
-def _equal(actual: list[Tensor], wanted: list[Tensor]) -> None:
-    for i, (one, other) in enumerate(zip(actual, wanted, strict=True)):
+def _equal(actual: list[Tensor], expected: list[Tensor]) -> None:
+    for i, (one, other) in enumerate(zip(actual, expected, strict=True)):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9, msg=lambda text, i=i: f"{'output' if not i else f'input {i}'}: {text}")

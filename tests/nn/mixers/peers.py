@@ -12,7 +12,7 @@ from sonde.nn.mixers import Mixer
 CLOSE = 1e-4
 
 
-def stirred(layer: nn.Module, by: float = 0.3) -> nn.Module:
+def perturb(layer: nn.Module, by: float = 0.3) -> nn.Module:
     """A layer with noise on every weight, so that none is left at a special value such as zero or one."""
     draw = torch.Generator().manual_seed(4)
     with torch.no_grad():
@@ -28,8 +28,8 @@ def tokens(width: int, length: int, rows: int = 2) -> Tensor:
 def same_outputs_and_gradients(ours: Mixer, theirs: Callable[[Tensor], Tensor], length: int) -> None:
     """The output, and the gradient of the input by a fixed mix of it."""
     x = tokens(ours.width, length)
-    actual, wanted = _both(lambda x: ours(x)[0], x), _both(theirs, x)
-    for one, other in zip(actual, wanted, strict=True):
+    actual, expected = _both(lambda x: ours(x)[0], x), _both(theirs, x)
+    for one, other in zip(actual, expected, strict=True):
         assert _error(one, other) < CLOSE
 
 
@@ -50,6 +50,6 @@ def _both(f: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Tensor, Tensor]:
     return y.detach(), torch.autograd.grad((y * mix).sum(), x)[0]
 
 
-def _error(actual: Tensor, wanted: Tensor) -> float:
-    assert actual.shape == wanted.shape and actual.dtype == wanted.dtype == torch.float32
-    return float((actual - wanted).abs().max() / wanted.abs().max())
+def _error(actual: Tensor, expected: Tensor) -> float:
+    assert actual.shape == expected.shape and actual.dtype == expected.dtype == torch.float32
+    return float((actual - expected).abs().max() / expected.abs().max())

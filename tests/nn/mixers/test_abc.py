@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.mixers.abc import ABC, average_rule, rule
 from sonde.nn.recurrence import run
 from sonde.nn.spans import Spans
@@ -57,7 +56,7 @@ def test_averaged(L: int) -> None:
     same_rule(average_rule, means, q, k, v, 3 * s)
 
 
-def turned(x: Tensor) -> Tensor:
+def rotate_by_hand(x: Tensor) -> Tensor:
     """(T, 2): one pair, turned by one radian for each step."""
     angle = torch.arange(len(x), dtype=torch.float64)
     (a, b), cos, sin = x.unbind(1), angle.cos(), angle.sin()
@@ -67,19 +66,19 @@ def turned(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("average", [True, False])
 @pytest.mark.parametrize("T", LENGTHS)
 def test_layer(T: int, average: bool) -> None:
-    def published(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    def reference_layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         q, k, v, s = (x @ w[f"{name}.weight"].T for name in ("q", "k", "v", "slot"))
         outs = []
         for h in range(2):
             ks, vs, ms = slice(2 * h, 2 * h + 2), slice(6 * h, 6 * h + 6), slice(3 * h, 3 * h + 3)
-            qkv = turned(q[:, ks] / 2**0.5), turned(k[:, ks]), v[:, vs]
+            qkv = rotate_by_hand(q[:, ks] / 2**0.5), rotate_by_hand(k[:, ks]), v[:, vs]
             o = means(*qkv, s[:, ms]) if average else sums(*qkv, s[:, ms].exp())
             outs.append(rms(o, w["norm.weight"]))
         gate = x @ w["gate.weight"].T
         return (torch.cat(outs, 1) * gate * torch.sigmoid(gate)) @ w["out.weight"].T
 
     torch.manual_seed(0)
-    same_layer(ABC(12, 2, slots=3, average=average).double(), published, normal(5, 2, T, 12))
+    same_layer(ABC(12, 2, slots=3, average=average).double(), reference_layer, normal(5, 2, T, 12))
 
 
 def test_a_slot_for_each_token_is_softmax_attention() -> None:
@@ -87,19 +86,19 @@ def test_a_slot_for_each_token_is_softmax_attention() -> None:
     L = 17
     q, k, v, _ = inputs(L)
     phi = torch.eye(L, dtype=torch.float64).expand(B, H, L, L)
-    wanted = F.scaled_dot_product_attention(q, k, v, scale=1.0)[:, :, -1]
+    expected = F.scaled_dot_product_attention(q, k, v, scale=1.0)[:, :, -1]
     for form in FORMS:
-        assert torch.allclose(run(rule(q, k, v, phi), form=form)[0][:, :, -1], wanted, atol=1e-12)
+        assert torch.allclose(run(rule(q, k, v, phi), form=form)[0][:, :, -1], expected, atol=1e-12)
 
 
 def test_large_weights_stay_finite_in_float32() -> None:
     """exp(s) from e^-90 to e^90 overflows float32; the means do not, and neither do gradients."""
     q, k, v, s = (x.float() for x in inputs(65))
     s = (40 * s).clamp(-90, 90).requires_grad_()
-    wanted = torch.stack([torch.stack([means(*(x.detach()[b, h].double() for x in (q, k, v, s))) for h in range(H)]) for b in range(B)])
+    expected = torch.stack([torch.stack([means(*(x.detach()[b, h].double() for x in (q, k, v, s))) for h in range(H)]) for b in range(B)])
     for form in FORMS:
         out = run(average_rule(q, k, v, s), form=form)[0]
-        assert torch.allclose(out.double(), wanted, atol=2e-5), form
+        assert torch.allclose(out.double(), expected, atol=2e-5), form
         assert torch.autograd.grad(out.square().sum(), s)[0].isfinite().all()
 
 
@@ -115,8 +114,3 @@ def test_position_and_sums_go_on_with_each_sequence(average: bool) -> None:
     assert torch.allclose(rest[0], whole[0, :12], atol=1e-12) and torch.allclose(rest[1], whole[1, 9:], atol=1e-12)
     grads = torch.autograd.grad(rest.square().sum(), list(layer.parameters()))
     assert all(g.isfinite().all() for g in grads)
-
-
-def test_heads_that_do_not_divide_are_named() -> None:
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        ABC(10, 3)

@@ -41,9 +41,9 @@ def test_as_torch_multihead_attention(form: str, causal: bool) -> None:
     x = tokens(mine, 2, 7)
     later = torch.ones(7, 7).triu(1).bool() if causal else None
     actual = gradients(mine, x, lambda x: mine(x)[0])
-    wanted = gradients(theirs, x, lambda x: theirs(x, x, x, attn_mask=later, need_weights=False)[0])
-    agree(actual[:2], wanted[:2])
-    ours, named = by_name(mine, actual[2:]), by_name(theirs, wanted[2:])
+    expected = gradients(theirs, x, lambda x: theirs(x, x, x, attn_mask=later, need_weights=False)[0])
+    agree(actual[:2], expected[:2])
+    ours, named = by_name(mine, actual[2:]), by_name(theirs, expected[2:])
     for part in ("weight", "bias"):
         agree([ours[f"qkv.{part}"], ours[f"out.{part}"]], [named[f"in_proj_{part}"], named[f"out_proj.{part}"]])
 
@@ -62,9 +62,9 @@ def test_cross_attention_as_torch_has_it() -> None:
     lengths = torch.tensor([9, 4])
     hidden = torch.arange(9) >= lengths.unsqueeze(1)
     actual = gradients(mine, x, lambda x: mine(x, mine.read(keys, lengths, values)))
-    wanted = gradients(theirs, x, lambda x: theirs(x, keys, values, key_padding_mask=hidden, need_weights=False)[0])
-    agree(actual[:2], wanted[:2])
-    ours, named = by_name(mine, actual[2:]), by_name(theirs, wanted[2:])
+    expected = gradients(theirs, x, lambda x: theirs(x, keys, values, key_padding_mask=hidden, need_weights=False)[0])
+    agree(actual[:2], expected[:2])
+    ours, named = by_name(mine, actual[2:]), by_name(theirs, expected[2:])
     for one in "qkv":
         agree([ours[f"{one}.weight"]], [named[f"{one}_proj_weight"]])
     agree([torch.cat([ours[f"{one}.bias"] for one in "qkv"])], [named["in_proj_bias"]])
@@ -138,12 +138,12 @@ def test_as_llama() -> None:
         where = angles(x, torch.arange(11).unsqueeze(0))
         return theirs(x, position_embeddings=tuple(part.double() for part in where), attention_mask=later)[0]
 
-    wanted = gradients(theirs, x, reference)
+    expected = gradients(theirs, x, reference)
     for form in mine.forms():
         mine.use(form)
         actual = gradients(mine, x, lambda x: feed(mine, x, [6, 1, 4]))
         ours = by_name(mine, actual[2:])
-        for one, other in zip([*actual[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], wanted, strict=True):
+        for one, other in zip([*actual[:2], *ours["qkv.weight"].split((24, 8, 8)), ours["out.weight"]], expected, strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-5), form  # its angles are float32
 
 
@@ -208,19 +208,19 @@ def test_chunks_need_memory_linear_in_the_length() -> None:
 def test_half_precision_sums_in_float32(dtype: torch.dtype) -> None:
     torch.manual_seed(7)
     q, k, v = (torch.randn(1, 2, 300, 8).to(dtype) for _ in range(3))
-    wanted = attend(q.double(), k.double(), v.double(), causal=True)
+    expected = attend(q.double(), k.double(), v.double(), causal=True)
     for form in ("step", "parallel", "chunk"):
         output = attend(q, k, v, causal=True, form=form)
         assert output.dtype == dtype
-        assert torch.allclose(output.double(), wanted, atol=4 * torch.finfo(dtype).eps), form
+        assert torch.allclose(output.double(), expected, atol=4 * torch.finfo(dtype).eps), form
 
 
 def test_large_scores_stay_finite() -> None:
     torch.manual_seed(8)
     q, k, v = (300 * torch.randn(1, 2, 200, 8) for _ in range(3))
-    wanted = attend(q.double(), k.double(), v.double(), causal=True, form="step")
+    expected = attend(q.double(), k.double(), v.double(), causal=True, form="step")
     for form in ("parallel", "chunk"):
-        assert torch.allclose(attend(q, k, v, causal=True, form=form).double(), wanted, rtol=1e-3, atol=1e-2), form
+        assert torch.allclose(attend(q, k, v, causal=True, form=form).double(), expected, rtol=1e-3, atol=1e-2), form
 
 
 @pytest.mark.parametrize(

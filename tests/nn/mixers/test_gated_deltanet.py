@@ -12,7 +12,7 @@ from sonde.nn.mixers import deltanet
 from sonde.nn.mixers.gated_deltanet import GatedDeltaNet, rule, tiny
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import same_decoding, same_outputs_and_gradients, stirred
+from tests.nn.mixers.peers import perturb, same_decoding, same_outputs_and_gradients
 
 B, H, K, V = 2, 3, 4, 7
 
@@ -51,7 +51,7 @@ def test_writing_nothing_is_pure_decay() -> None:
     assert torch.allclose(after["S0"], S * log_a.sum(-1).exp()[..., None, None], atol=1e-12)
 
 
-def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer of `tiny` for one sequence (T, 7): 2 heads of keys of 3, 4 states with values of 6."""
     padded = torch.cat([x.new_zeros(3, 36), x @ w["qkv.weight"].T])
     qkv = F.silu(torch.stack([(padded[t : t + 4] * w["conv.weight"]).sum(0) for t in range(len(x))]))
@@ -69,7 +69,7 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int) -> None:
-    same_layer(stirred(tiny()).double(), written_out, normal(8, 2, L, 7))
+    same_layer(perturb(tiny()).double(), reference, normal(8, 2, L, 7))
 
 
 def test_starts_as_published() -> None:
@@ -106,7 +106,7 @@ def pair():
         linear_conv_kernel_dim=4,
         layer_types=["linear_attention"],
     )
-    theirs = stirred(Qwen3NextGatedDeltaNet(config, 0))
+    theirs = perturb(Qwen3NextGatedDeltaNet(config, 0))
     ours = GatedDeltaNet(width=width, heads=heads, value_heads=states, key=K, expand=2)
     p, each = dict(theirs.named_parameters()), states // heads
     # Theirs lays out q, k, v, z (and beta, a) head by head, ours part by part.

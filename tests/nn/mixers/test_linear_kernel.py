@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from sonde.core.errors import BadInput
 from sonde.nn.features import feature
-from sonde.nn.mixers import linear, mixer
+from sonde.nn.mixers import linear
 from sonde.nn.mixers.linear_kernel import LinearKernel, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
@@ -35,13 +34,13 @@ def test_rule(L: int) -> None:
 
 @pytest.mark.parametrize("T", LENGTHS)
 def test_layer(T: int) -> None:
-    def published(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    def reference_layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         q, k, v = ((x @ w[f"{name}.weight"].T).split(5, 1) for name in "qkv")
         heads = [rms(naive(q[h], k[h], v[h]), w["norm.weight"]) for h in range(2)]
         return torch.cat(heads, 1) @ w["out.weight"].T
 
     torch.manual_seed(0)
-    same_layer(LinearKernel(10, 2).double(), published, normal(5, 2, T, 10))
+    same_layer(LinearKernel(10, 2).double(), reference_layer, normal(5, 2, T, 10))
 
 
 def test_identity_is_linear_attention_and_a_polynomial_squares_the_scores() -> None:
@@ -61,10 +60,3 @@ def test_every_feature_map_makes_a_layer(name: str) -> None:
     assert y.isfinite().all() and state["S0"].shape == (2, 3, features, 4)
     F.mse_loss(y, torch.ones_like(y)).backward()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
-
-
-def test_an_unknown_feature_map_is_named() -> None:
-    with pytest.raises(BadInput, match="did you mean 'polynomial'"):
-        mixer("linear_kernel", 12, feature_map="polynomal")
-    with pytest.raises(BadInput, match="width of 10 cannot be divided into 3 heads"):
-        LinearKernel(10, 3)

@@ -29,8 +29,8 @@ def test_standard_equals_torch() -> None:
     x = torch.randn(3, 11, 7, dtype=torch.float64)
     for form in runnable(mine):
         y, state = mine.use(form)(x)
-        wanted, (h, c) = theirs(x)
-        torch.testing.assert_close([y, state["h"], state["c"]], [wanted, h[0], c[0]])
+        expected, (h, c) = theirs(x)
+        torch.testing.assert_close([y, state["h"], state["c"]], [expected, h[0], c[0]])
 
 
 @pytest.mark.parametrize("kind", KINDS)

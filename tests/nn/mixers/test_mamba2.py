@@ -11,7 +11,7 @@ from sonde.core.errors import BadInput
 from sonde.nn.mixers.mamba2 import Mamba2, rule, tiny
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import same_decoding, same_outputs_and_gradients, stirred
+from tests.nn.mixers.peers import perturb, same_decoding, same_outputs_and_gradients
 
 B, H, K, V = 2, 3, 4, 7
 
@@ -61,9 +61,9 @@ def test_constant_gamma_is_retention() -> None:
     assert torch.allclose(run(rule(q, k, v, gamma.log()))[0], (q @ k.mT * D) @ v, atol=1e-12)
 
 
-def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer of `tiny` for one sequence (T, D): 4 heads of 5 values, 2 groups of 3 states."""
-    z, vkq, step = (x @ w["into.weight"].T).split([20, 32, 4], -1)
+    z, vkq, step = (x @ w["in_proj.weight"].T).split([20, 32, 4], -1)
     T = len(x)
     padded = torch.cat([vkq.new_zeros(3, 32), vkq])
     vkq = F.silu(torch.stack([(padded[t : t + 4] * w["conv.weight"]).sum(0) for t in range(T)]) + w["conv.bias"])
@@ -73,14 +73,14 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     for h in range(4):
         own, group = slice(5 * h, 5 * h + 5), slice(3 * (h // 2), 3 * (h // 2) + 3)
         out = loop(q[:, group], k[:, group], a[:, h, None] * v[:, own], -a[:, h] * w["log_rate"][h].exp())
-        heads.append(out + w["skip"][h] * v[:, own])
+        heads.append(out + w["D"][h] * v[:, own])
     o = torch.cat(heads, -1) * z * torch.sigmoid(z)
     return (o / (o.square().mean(-1, keepdim=True) + 1e-5).sqrt() * w["norm.weight"]) @ w["out.weight"].T
 
 
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int) -> None:
-    same_layer(stirred(tiny()).double(), written_out, normal(8, 2, L, 10))
+    same_layer(perturb(tiny()).double(), reference, normal(8, 2, L, 10))
 
 
 def test_starts_as_published() -> None:
@@ -91,8 +91,6 @@ def test_starts_as_published() -> None:
 
 
 def test_wrong_sizes_are_named() -> None:
-    with pytest.raises(BadInput, match="a width of 20 cannot be divided into 3 heads"):
-        Mamba2(width=10, heads=3)
     with pytest.raises(BadInput, match="4 heads cannot share 3 groups of keys"):
         Mamba2(width=10, heads=4, groups=3)
 
@@ -110,17 +108,17 @@ def pair(**limits):
     sizes = dict(hidden_size=30, num_heads=6, head_dim=10, state_size=5, n_groups=2, expand=2, conv_kernel=4, chunk_size=16)
     limit = (limits.get("least", 0.0), limits.get("most", float("inf")))
     config = Mamba2Config(num_hidden_layers=1, time_step_limit=limit, **sizes)
-    theirs = stirred(Mamba2Mixer(config, 0), 0.2)
+    theirs = perturb(Mamba2Mixer(config, 0), 0.2)
     ours = Mamba2(width=30, heads=6, states=5, groups=2, **limits)
     p = dict(theirs.named_parameters())
     ours.load_state_dict(
         {
-            "into.weight": p["in_proj.weight"],
+            "in_proj.weight": p["in_proj.weight"],
             "conv.weight": p["conv1d.weight"][:, 0].T,
             "conv.bias": p["conv1d.bias"],
             "step_bias": p["dt_bias"],
             "log_rate": p["A_log"],
-            "skip": p["D"],
+            "D": p["D"],
             "norm.weight": p["norm.weight"],
             "out.weight": p["out_proj.weight"],
         }

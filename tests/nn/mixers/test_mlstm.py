@@ -11,7 +11,7 @@ from sonde.core.errors import BadInput
 from sonde.nn.mixers.mlstm import MLSTM, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import same_decoding, same_outputs_and_gradients, stirred
+from tests.nn.mixers.peers import perturb, same_decoding, same_outputs_and_gradients
 
 B, H, K, V = 2, 3, 4, 7
 
@@ -40,12 +40,12 @@ def test_rule_is_the_formula(L: int, loud: float) -> None:
 
 def test_pieces_carry_the_maximum() -> None:
     xs = inputs(30, 8.0)
-    wanted, end = run(rule(*xs))
+    expected, end = run(rule(*xs))
     outs, state = [], None
     for piece in zip(*(x.split([1, 13, 16], 2) for x in xs)):
         out, state = run(rule(*piece, state), state)
         outs.append(out)
-    assert state is not None and torch.allclose(torch.cat(outs, 2), wanted, atol=1e-10)
+    assert state is not None and torch.allclose(torch.cat(outs, 2), expected, atol=1e-10)
     assert all(torch.allclose(state[name], end[name], atol=1e-10) for name in ("S0", "m"))
 
 
@@ -76,9 +76,9 @@ def test_extreme_gates(log_i: float, log_f: float) -> None:
     out, state = run(rule(*leaves))
     grads = torch.autograd.grad(out.square().sum(), leaves)
     assert out.isfinite().all() and all(g.isfinite().all() for g in grads) and state["m"].isfinite().all()
-    wanted, _ = run(rule(*(x.double() for x in xs)), form="step")
+    expected, _ = run(rule(*(x.double() for x in xs)), form="step")
     # Sums of logs reach some hundreds, whose rounding in float32 is 1e-5 of what they decide.
-    assert float((out.detach() - wanted).abs().max() / wanted.abs().max()) < 1e-5
+    assert float((out.detach() - expected).abs().max() / expected.abs().max()) < 1e-5
 
 
 def test_long_sequences_lose_nothing() -> None:
@@ -91,7 +91,7 @@ def test_long_sequences_lose_nothing() -> None:
     assert torch.allclose(out, torch.ones_like(out), atol=1e-5)
 
 
-def written_out(cap: float | None):
+def reference(cap: float | None):
     def layer(x: Tensor, w: dict[str, Tensor]) -> Tensor:
         """One sequence (T, 12) in 3 heads: keys of 2, values of 4."""
         q, k, v = (x @ w[f"{name}.weight"].T for name in ("q", "k", "v"))
@@ -111,8 +111,8 @@ def written_out(cap: float | None):
 @pytest.mark.parametrize("cap", [15.0, 1.5, None])
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int, cap: float | None) -> None:
-    layer = stirred(MLSTM(width=12, heads=3, cap=cap, input_bias=0.0)).double()
-    same_layer(layer, written_out(cap), normal(8, 2, L, 12))
+    layer = perturb(MLSTM(width=12, heads=3, cap=cap, input_bias=0.0)).double()
+    same_layer(layer, reference(cap), normal(8, 2, L, 12))
 
 
 def test_starts_as_published() -> None:
@@ -122,8 +122,6 @@ def test_starts_as_published() -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(BadInput, match="a width of 10 cannot be divided into 4 heads"):
-        MLSTM(width=10, heads=4)
     with pytest.raises(BadInput, match="a width of 12 take half of it, which cannot be divided into 4 heads .*a multiple of 8"):
         MLSTM(width=12, heads=4)
 
@@ -140,7 +138,7 @@ def pair(request):
 
     torch.manual_seed(0)
     config = xLSTMConfig(hidden_size=24, num_heads=3, num_hidden_layers=1, chunk_size=16, autocast_kernel_dtype="float32")
-    theirs = stirred(xLSTMLayer(config))
+    theirs = perturb(xLSTMLayer(config))
     with torch.no_grad():
         theirs.igate_preact.bias += request.param
         theirs.fgate_preact.bias += torch.linspace(3, 6, 3)

@@ -86,12 +86,12 @@ def test_the_denominator_never_falls_below_one(size: float) -> None:
     q, k, v = (torch.randn(1, 2, 90, 4) for _ in range(3))
     W = directions(9, 4)
     log_q, log_k = log_features(q * size, W), log_features(k * size, W)
-    wanted, _ = run(rule(log_q.double(), log_k.double(), v.double()), form="step")
+    expected, _ = run(rule(log_q.double(), log_k.double(), v.double()), form="step")
     for form in ("step", "parallel", "chunk", "scan"):
         with watching() as watch:
             output, _ = run(rule(log_q, log_k, v), form=form)
         assert watch.denominators and not watch.guarded
-        assert torch.allclose(output.double(), wanted, atol=1e-4 * size), form
+        assert torch.allclose(output.double(), expected, atol=1e-4 * size), form
 
 
 def test_the_buffers_are_part_of_the_model() -> None:

@@ -50,9 +50,9 @@ def test_as_a_loop_over_pairs(rounds: int, capacity: int | None) -> None:
     torch.manual_seed(0)
     m = Reformer(6, 2, buckets=4, rounds=rounds, capacity=capacity, rotary=False).double()
     for T in (1, 2, 21):
-        wanted = gradients(m, tokens(m, 2, T), lambda x: naive(m, x))
+        expected = gradients(m, tokens(m, 2, T), lambda x: naive(m, x))
         for form in m.forms():
-            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), wanted, (form, T))
+            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), expected, (form, T))
 
 
 def test_forms_pieces_padding_and_causality() -> None:

@@ -10,11 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde.core.errors import BadInput
-from sonde.nn.mixers import mixer
 from sonde.nn.mixers.s4 import S4, rule
 from sonde.nn.recurrence import run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
-from tests.nn.mixers.peers import stirred
+from tests.nn.mixers.peers import perturb
 
 K, V = 4, 5
 
@@ -52,9 +51,9 @@ def test_is_a_convolution(complex: bool, form: str) -> None:
     kernel = (C[0] * torch.exp(-a[0].unsqueeze(1) * rate[0]) ** times * B[0]).sum(-2)  # (L, H, V)
     kernel = 2 * kernel.real if kernel.is_complex() else kernel
     kernel[0] += d[0]
-    wanted = torch.stack([sum(kernel[s] * v[0, :, t - s] for s in range(t + 1)) for t in range(33)], 1)
+    expected = torch.stack([sum(kernel[s] * v[0, :, t - s] for s in range(t + 1)) for t in range(33)], 1)
     output, _ = run(rule(v, *(x[0] for x in (a, rate, B, C, d))), form=form)
-    assert torch.allclose(output[0], wanted, atol=1e-10)
+    assert torch.allclose(output[0], expected, atol=1e-10)
 
 
 def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
@@ -71,14 +70,14 @@ def test_a_complex_state_stands_for_a_conjugate_pair() -> None:
     assert torch.allclose(actual[0, 0], out.real, atol=1e-12)
 
 
-def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+def reference(x: Tensor, w: dict[str, Tensor]) -> Tensor:
     """The layer for one sequence (T, D), with the state matrix A itself: Re A < 0, B held between two steps."""
-    dt, C = w["log_step"][0].exp(), w["read"][0]
+    dt, C = w["log_step"][0].exp(), w["C"][0]
     A = -w["log_rate"][0].exp()
-    if "turn" in w:
-        A, C = torch.complex(A, w["turn"][0]), torch.complex(C[..., 0], C[..., 1])
+    if "A_imag" in w:
+        A, C = torch.complex(A, w["A_imag"][0]), torch.complex(C[..., 0], C[..., 1])
     B = (torch.exp(dt * A) - 1) / A
-    o = loop(x, dt, -A, B, C, w["skip"][0])
+    o = loop(x, dt, -A, B, C, w["D"][0])
     o = o * (1 + torch.erf(o / math.sqrt(2))) / 2
     left, right = (o @ w["out.weight"].T + w["out.bias"]).chunk(2, -1)
     return left * torch.sigmoid(right)
@@ -87,14 +86,14 @@ def written_out(x: Tensor, w: dict[str, Tensor]) -> Tensor:
 @pytest.mark.parametrize("kind", ["complex", "real"])
 @pytest.mark.parametrize("L", LENGTHS)
 def test_layer_is_what_is_written_out(L: int, kind: str) -> None:
-    layer = stirred(S4(width=5, states=6, kind=kind)).double()
-    same_layer(layer, written_out, normal(8, 2, L, 5))
+    layer = perturb(S4(width=5, states=6, kind=kind)).double()
+    same_layer(layer, reference, normal(8, 2, L, 5))
 
 
 def test_starts_as_published() -> None:
     layer = S4(width=16, states=8)
     assert torch.allclose(layer.log_rate.exp(), torch.tensor(0.5))
-    assert torch.allclose(layer.turn[0, :, 7], math.pi * torch.arange(4.0))
+    assert torch.allclose(layer.A_imag[0, :, 7], math.pi * torch.arange(4.0))
     dt = layer.log_step.exp().detach()
     assert float(dt.min()) >= 1e-3 - 1e-6 and float(dt.max()) <= 0.1 + 1e-6
     assert torch.allclose(S4(width=3, states=4, kind="real").log_rate.exp()[0, :, 1], torch.arange(1.0, 5.0))
@@ -107,8 +106,8 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
         with torch.no_grad():
             layer.log_rate.fill_(math.log(2.0))
             layer.log_step.fill_(math.log(1.5 / steps))
-            layer.read.fill_(1.0)
-            layer.skip.zero_()
+            layer.C.fill_(1.0)
+            layer.D.zero_()
             layer.out.weight.copy_(torch.tensor([[1.0], [0.0]]))
             layer.out.bias.zero_()
         with torch.no_grad():
@@ -118,7 +117,5 @@ def test_zero_order_hold_integrates_a_held_input() -> None:
 
 
 def test_wrong_options_are_named() -> None:
-    with pytest.raises(BadInput, match="7 complex states are no conjugate pairs"):
+    with pytest.raises(BadInput, match="7 complex states do not form conjugate pairs"):
         S4(width=4, states=7)
-    with pytest.raises(BadInput, match="did you mean 'real'"):
-        mixer("s4", 4, kind="reel")

@@ -42,9 +42,9 @@ def test_as_a_loop_over_pairs(window: int, dilation: int, global_tokens: int) ->
     torch.manual_seed(0)
     m = Window(6, 2, window, dilation, global_tokens, rotary=False).double()
     for T in (1, 2, 17):
-        wanted = gradients(m, tokens(m, 2, T), lambda x: naive(m, x))
+        expected = gradients(m, tokens(m, 2, T), lambda x: naive(m, x))
         for form in m.forms():
-            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), wanted, (form, T))
+            agree(gradients(m.use(form), tokens(m, 2, T), lambda x: m(x)[0]), expected, (form, T))
 
 
 @pytest.mark.parametrize("window, dilation, global_tokens", SHAPES[:2])

@@ -113,24 +113,24 @@ def start(s: Steps) -> Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_forms_equal_the_formula(kind: str, L: int) -> None:
     s = make(kind, L)
-    wanted = results(naive, s, start(s))
+    expected = results(naive, s, start(s))
     for form in s.forms:
         if form == "fused" and why_not(s):
             continue
         actual = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
-        for one, other in zip(actual, wanted, strict=True):
+        for one, other in zip(actual, expected, strict=True):
             assert torch.allclose(one, other, rtol=1e-9, atol=1e-9), (form, float((one - other).abs().max()))
 
 
 @pytest.mark.parametrize("kind", ["head", "key before", "delta head", "hadamard"])
 def test_grouped_keys_equal_repeated_ones(kind: str) -> None:
     s = make(kind, 20, G=1)
-    wanted = results(naive, s, start(s))
+    expected = results(naive, s, start(s))
     for form in s.forms:
         if form == "fused" and why_not(s):
             continue
         actual = results(lambda s, state, form=form: compute(s, state, form), s, start(s))
-        assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(actual, wanted, strict=True)), form
+        assert all(torch.allclose(one, other, rtol=1e-9, atol=1e-9) for one, other in zip(actual, expected, strict=True)), form
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -160,14 +160,14 @@ def test_extreme_gates(kind: str, gate: float) -> None:
     g = getattr(s, name).clone()
     g[..., ::2] = gate
     s = replace(s, **{name: g})
-    wanted = results(lambda s, state: compute(s, state, "step"), s, start(s))
+    expected = results(lambda s, state: compute(s, state, "step"), s, start(s))
     for form in s.forms:
         if form == "fused" and why_not(s):
             continue
         for dtype, tolerance in ((torch.float64, 1e-9), (torch.float32, 1e-4)):
             cast = replace(s, **{f.name: getattr(s, f.name).to(dtype) for f in fields(s) if isinstance(getattr(s, f.name), Tensor)})
             actual = results(lambda s, state, form=form: compute(s, state, form), cast, start(s).to(dtype))
-            for one, other in zip(actual, wanted, strict=True):
+            for one, other in zip(actual, expected, strict=True):
                 assert one.isfinite().all(), (form, dtype)
                 scale = float(other.abs().max()) + 1e-30
                 assert float((one.double() - other).abs().max()) / scale < tolerance, (form, dtype)
@@ -216,8 +216,8 @@ def test_a_convolution_survives_what_lies_beyond_the_end() -> None:
     spoiled = replace(s, v=s.v.clone())
     spoiled.v[0, :, 13:] = float("nan")
     out, end = compute(spoiled, start(s), "convolution", lengths)
-    wanted, state = compute(replace(s, v=s.v[:, :, :13]), start(s), "convolution")
-    assert torch.allclose(out[0, :, :13], wanted[0], atol=1e-9) and torch.allclose(end[0], state[0], atol=1e-9)
+    expected, state = compute(replace(s, v=s.v[:, :, :13]), start(s), "convolution")
+    assert torch.allclose(out[0, :, :13], expected[0], atol=1e-9) and torch.allclose(end[0], state[0], atol=1e-9)
     assert out.isfinite().all() and end.isfinite().all()
 
 
@@ -226,9 +226,9 @@ def test_a_constant_gate_may_forget_all_at_once() -> None:
     gate = s.log_value.clone()
     gate[:, ::2] = float("-inf")
     s = replace(s, log_value=gate)
-    wanted = compute(s, start(s), "step")[0]
+    expected = compute(s, start(s), "step")[0]
     for form in ("chunk", "scan", "convolution"):
-        assert torch.allclose(compute(s, start(s), form)[0], wanted, atol=1e-9), form
+        assert torch.allclose(compute(s, start(s), form)[0], expected, atol=1e-9), form
 
 
 @pytest.mark.parametrize("kind", ["head", "key", "delta head", "hadamard", "constant"])
@@ -236,10 +236,10 @@ def test_autocast_rounds_nothing_inside(kind: str) -> None:
     s = make(kind, 33)
     s = replace(s, **{f.name: getattr(s, f.name).float() for f in fields(s) if isinstance(getattr(s, f.name), Tensor)})
     for form in available_forms(s):
-        wanted, state = compute(s, None, form)
+        expected, state = compute(s, None, form)
         with torch.autocast("cpu", torch.bfloat16):
             out, end = compute(s, None, form)
-        assert end.dtype == torch.float32 and torch.equal(end, state) and torch.equal(out, wanted), form
+        assert end.dtype == torch.float32 and torch.equal(end, state) and torch.equal(out, expected), form
 
 
 def test_a_bonus_needs_a_step_read_before_and_groups_must_agree() -> None:

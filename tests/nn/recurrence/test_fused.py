@@ -93,12 +93,12 @@ def test_the_short_way_to_the_choice_is_the_choice(kind: str, L: int) -> None:
 
 def test_without_kernels_the_torch_forms_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     s = steps("separable", 64)
-    wanted, _ = compute(s, None, "fused")
+    expected, _ = compute(s, None, "fused")
     monkeypatch.setattr(kernels, "available", lambda: False)
     monkeypatch.setattr(kernels, "why_not", lambda: "there are none")
     choice = choose(s)
     assert choice.form != "fused" and "without fused kernels" in choice.why
-    assert torch.allclose(compute(s)[0], wanted, rtol=1e-4, atol=1e-4)
+    assert torch.allclose(compute(s)[0], expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(BadInput, match="the form 'fused' cannot run"):
         compute(s, None, "fused")
 
@@ -112,7 +112,7 @@ def test_vmap_gives_the_gradients_of_a_batch(kind: str) -> None:
     def run(*tensors: torch.Tensor) -> torch.Tensor:
         return compute(replace(s, **dict(zip(names, tensors, strict=True))), None, "fused")[0]
 
-    wanted = torch.autograd.grad(run(*leaves).square().sum(), leaves)
+    expected = torch.autograd.grad(run(*leaves).square().sum(), leaves)
     each = torch.vmap(lambda *rows: run(*(row.unsqueeze(0) for row in rows))[0])(*leaves)
-    for grad, right in zip(torch.autograd.grad(each.square().sum(), leaves), wanted, strict=True):
+    for grad, right in zip(torch.autograd.grad(each.square().sum(), leaves), expected, strict=True):
         assert torch.allclose(grad, right, rtol=1e-4, atol=1e-5)

@@ -132,8 +132,8 @@ def test_each_kind_has_its_op(called: list[str], kind: str, L: int, G: int) -> N
     out, last = gpu.run(s, state)
     assert called == [f"{'chunk' if L > gpu.SHORT else 'fused_recurrent'}_{OPS[kind]}"]
     plain = replace(s, bonus_key=None, bonus_value=None)
-    wanted, end = compute(plain, state, "step")
-    torch.testing.assert_close(out, wanted)
+    expected, end = compute(plain, state, "step")
+    torch.testing.assert_close(out, expected)
     torch.testing.assert_close(last, end)
 
 
@@ -159,8 +159,8 @@ def test_forgetting_all_is_no_minus_infinity(called: list[str], monkeypatch: pyt
     s = replace(s, log_head=s.log_head.index_fill(2, torch.tensor([2]), float("-inf")))
     assert gpu._arguments(s)["g"].isfinite().all()
     out, last = gpu.run(s, torch.ones(B, H, K, V))
-    wanted, end = compute(s, torch.ones(B, H, K, V), "step")
-    torch.testing.assert_close((out, last), (wanted, end))
+    expected, end = compute(s, torch.ones(B, H, K, V), "step")
+    torch.testing.assert_close((out, last), (expected, end))
 
 
 def test_what_it_cannot_run_is_said(called: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""What many recipes share: they end by showing what was learned."""
+"""A report at the end of a run: samples, baselines and scores on the test part."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, final
 from torch import nn
 
 from ...core.recipe import Callback
-from ...models.language_model import mixer_of, refuse_ahead
 
 
 @final
 class FinalReport(Callback):
-    """Says what `show(model, folder of the run)` finds in the trained model.
+    """Calls `show(model, folder of the run)` with the trained model.
 
-    `show` returns short texts by name; they stand on the terminal and in the report, under "What was learned".
+    `show` returns short texts by name; the terminal and the report show them under "What was learned".
     """
 
     def __init__(self, show: Callable[[Any, Path], Mapping[str, str]]) -> None:
@@ -27,8 +26,3 @@ class FinalReport(Callback):
         for name, text in self.show(model, run.path).items():
             run.event(name, step, text=text, learned=True)
             run.say(f"{name}: {text}")
-
-
-def causal(mixer: str, width: int) -> None:
-    """Refuse a mixer that looks at later tokens."""
-    refuse_ahead(mixer_of(mixer, width).causal, mixer, "--mixer", "choose one that does not; char_lm can hide tokens instead")
