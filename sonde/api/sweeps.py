@@ -1,18 +1,14 @@
 """Sweeps: one recipe with many settings, ranked by mean, with the standard deviation over seeds.
 
 A sweep is a folder of ordinary runs and one sweep.json.  Started again in the same folder it skips finished runs.
-Settings that differ only in seed and learning rate are trained as one computation if possible
-(`sonde.engine.vectorized`); if not, a notice says why.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Annotated, Any, Literal
@@ -22,15 +18,8 @@ from ..core.errors import BadInput, NumericalStop
 from ..core.options import Range, checked
 from ..core.recipe import SIGNS
 from ..core.seeds import key
-from ..engine.execute import finish, register, update
-from ..engine.fingerprint import blas_threads, fingerprint
-from ..engine.job import Job, torch_settings
-from ..engine.loop import Loop
 from ..engine.options import Options
-from ..engine.plan import RunPlan, jsonable, plan
-from ..engine.record import Record
-from ..engine.state import random_states, restore_random_states, seed_everything
-from ..engine.world import World
+from ..engine.plan import jsonable, plan
 from ..runs import layout
 from ..runs.layout import RunDirectory
 from .run import Run
@@ -66,7 +55,6 @@ class Sweep:
     mode: str
     rows: list[SweepRow]
     axes: dict[str, list[Any]]
-    notices: list[str] = field(default_factory=list)
 
     @property
     def best(self) -> SweepRow:
@@ -89,9 +77,7 @@ class Sweep:
             body.append([str(rank), *cells, outcome, *(_pm(row, metric) for metric in others), str(len(row.runs))])
         widths = [max(len(line[column]) for line in [head, *body]) for column in range(len(head))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [head, *body]]
-        return "\n".join(
-            [*self.notices, lines[0], "  ".join("-" * width for width in widths), *lines[1:], f"runs and figure: {self.folder}"]
-        )
+        return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:], f"runs and figure: {self.folder}"])
 
     def plot(self) -> Path:
         """Metric against the swept options, with the spread over seeds, as a PNG."""
@@ -132,7 +118,6 @@ def sweep(
     method: Method = "grid",
     trials: Annotated[int | None, Range(1)] = None,
     folder: str | Path | None = None,
-    vectorize: bool = True,
     threads: int | None = None,
     quiet: bool = False,
     **fixed: Any,
@@ -145,7 +130,6 @@ def sweep(
         method: grid for all combinations; random for random samples; tpe for samples that learn from earlier ones
         trials: number of samples of random and tpe
         folder: directory of the runs; a sweep that it already contains is continued
-        vectorize: train settings that differ only in seed and learning rate as one computation
         threads: of each run
         quiet: print no progress
         fixed: options with one value for all runs
@@ -157,11 +141,11 @@ def sweep(
     directory = Path(folder) if folder is not None else layout.fresh(f"{name}-sweep")
     directory.mkdir(parents=True, exist_ok=True)
     _same_sweep(directory, {"recipe": name, "axes": values, "seeds": seeds, "method": method, "trials": trials, "fixed": jsonable(fixed)})
-    runner = _Runner(recipe, fixed, seeds, directory, vectorize, threads, quiet)
+    runner = _Runner(recipe, fixed, seeds, directory, threads, quiet)
     settings = _grid(values) if method == "grid" else None
     rows = runner.all(list(settings)) if settings is not None else list(_search_settings(runner, values, method, trials or 1))
     rows.sort(key=lambda row: math.inf if row.failures else runner.score(row))
-    result = Sweep(directory, runner.monitor, runner.mode, rows, values, runner.notices)
+    result = Sweep(directory, runner.monitor, runner.mode, rows, values)
     listing = [
         {"setting": jsonable(r.setting), "metrics": r.metrics, "runs": [p.name for p in r.runs], "failures": r.failures} for r in rows
     ]
@@ -236,22 +220,17 @@ def _suggest(trial: Any, name: str, options: list[Any]) -> Any:
 
 
 class _Runner:
-    """Trains settings over seeds, together where possible, and reads their metrics."""
+    """Trains settings over seeds and reads their metrics."""
 
-    def __init__(
-        self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, vectorize: bool, threads: int | None, quiet: bool
-    ) -> None:
-        self.recipe, self.fixed, self.seeds, self.folder, self.quiet = recipe, dict(fixed), seeds, folder, quiet
-        self.vectorize, self.threads = vectorize, threads
+    def __init__(self, recipe: Any, fixed: Mapping[str, Any], seeds: list[int], folder: Path, threads: int | None, quiet: bool) -> None:
+        self.recipe, self.fixed, self.seeds, self.folder = recipe, dict(fixed), seeds, folder
+        self.threads, self.quiet = threads, quiet
         self.monitor, self.mode = "valid/loss", "min"
-        self.notices: list[str] = []
 
     def all(self, settings: list[dict[str, Any]]) -> list[SweepRow]:
         members = [(setting, seed) for setting in settings for seed in self.seeds]
         todo = [member for member in members if not self._done(*member)]
         failures: dict[Path, str] = {}
-        if self.vectorize and len(todo) > 1:
-            failures, todo = self._train_vectorized(todo)
         for count, (setting, seed) in enumerate(todo, 1):
             path = self._path(setting, seed)
             if not self.quiet:
@@ -290,56 +269,6 @@ class _Runner:
 
     def _done(self, setting: Mapping[str, Any], seed: int) -> bool:
         return RunDirectory(self._path(setting, seed)).is_done
-
-    def _train_vectorized(self, members: list[tuple[dict[str, Any], int]]) -> tuple[dict[Path, str], list[tuple[dict[str, Any], int]]]:
-        """Train members as one computation; returns failures and the members that must be trained one by one."""
-        from ..engine.vectorized import why_not
-
-        caller = random_states()
-        threads = self.threads or os.cpu_count() or 1
-        try:
-            with torch_settings(threads, "cpu"), blas_threads(threads):
-                jobs, plans = [], []
-                for setting, seed in members:
-                    run_plan = plan(self.recipe, {**self.fixed, **setting})
-                    options = Options(seed=seed, shards=1, threads=threads, checkpoint_every=2**40, quiet=True)
-                    jobs.append(Job(partial(run_plan.make, seed), options, World.single()))
-                    plans.append(run_plan)
-                against = why_not(jobs)
-                if against:
-                    self.notices.append(f"trained one by one: {against}")
-                    return {}, members
-                return self._run_together(jobs, plans, members), []
-        finally:
-            restore_random_states(caller)
-
-    def _run_together(self, jobs: list[Job], plans: list[RunPlan], members: list[tuple[dict[str, Any], int]]) -> dict[Path, str]:
-        from ..engine.vectorized import train_together
-
-        jobs[0].check()
-        loops = []
-        for job, run_plan, (setting, seed) in zip(jobs, plans, members, strict=True):
-            directory = RunDirectory(self._path(setting, seed))
-            marks = fingerprint(threads=job.options.threads, shards=1, precision="float32", device="cpu", members=len(jobs))
-            directory.open_for_writing()
-            update(directory, register(directory, run_plan, job.options, job, marks)[0])
-            record = Record(directory, job.options, job.world, {"run": directory.path.name, "fingerprint": marks})
-            record.open()
-            record.metrics.open(0)
-            record.metrics.patient = True
-            record.event("start", 0, members=len(jobs))
-            loops.append(Loop(job, record))
-        try:
-            seed_everything(jobs[0].options.seed, "rank", 0)
-            failed = train_together(loops, self.folder.name)
-            for loop, reason in zip(loops, failed, strict=True):
-                if not reason:
-                    finish(loop.job, loop, loop.record)
-        finally:
-            for loop in loops:
-                loop.record.close()
-                loop.record.directory.close()
-        return {loop.record.path: reason for loop, reason in zip(loops, failed, strict=True) if reason}
 
 
 def _pm(row: SweepRow, name: str) -> str:

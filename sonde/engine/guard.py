@@ -56,39 +56,31 @@ class Guard:
             oldest, self.strikes = self.strikes[0], []
             return Fault(f"the loss exploded to {loss:.4g} (limit {self.limits[0]:.4g}), gradient norm {norm:.4g}", oldest + 1)
         if not high:
-            self.accept([loss], [norm])
+            self._accept(loss, norm)
             if self.seen >= self.LEAST and self.seen % self.EVERY == 0:  # medians are dear beside a tiny step
                 self.limits = self._limits()
         return None
 
-    def accept(self, losses: list[float], norms: list[float]) -> None:
-        """Record good steps."""
-        self.losses.extend(losses)
-        self.norms.extend(norms)
-        if self.seen < self.LEAST <= self.seen + len(losses):
-            self.first = float(np.median(list(self.losses)[: self.LEAST]))
-        self.seen += len(losses)
-
-    def pause(self, steps: int) -> None:
-        """Advance the age of the last high steps."""
-        self.strikes = self._older(steps)
+    def _accept(self, loss: float, norm: float) -> None:
+        """Record a good step."""
+        self.losses.append(loss)
+        self.norms.append(norm)
+        self.seen += 1
+        if self.seen == self.LEAST:
+            self.first = float(np.median(self.losses))
 
     def _older(self, steps: int) -> list[int]:
         return [age + steps for age in self.strikes if age + steps < self.FRAME]
 
     def _limits(self) -> tuple[float, float]:
-        loss, norm = self.limits_of(np.array(self.losses), np.array(self.norms))
-        return max(float(loss), self.first), float(norm)
-
-    @classmethod
-    def limits_of(cls, losses: np.ndarray, norms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """What loss and norm must not exceed, given those of the last good steps along the first axis."""
-        middle = np.median(losses, 0)
+        """What loss and norm must not exceed, given those of the last good steps."""
+        losses = np.array(self.losses)
+        middle = np.median(losses)
         # 1.4826 makes the median absolute deviation a standard deviation for normal noise; the floor keeps a loss
         # that is nearly constant from calling ordinary noise an explosion.
-        spread = 1.4826 * np.median(np.abs(losses - middle), 0)
-        floor = np.maximum(0.1 * np.abs(middle), 1e-3)
-        return middle + cls.DEVIATIONS * np.maximum(spread, floor), cls.TIMES * np.maximum(np.median(norms, 0), 1e-8)
+        spread = max(1.4826 * np.median(np.abs(losses - middle)), 0.1 * abs(middle), 1e-3)
+        largest = self.TIMES * max(np.median(self.norms), 1e-8)
+        return max(float(middle + self.DEVIATIONS * spread), self.first), float(largest)
 
     def state(self) -> dict[str, Any]:
         limits = [None if math.isinf(limit) else limit.hex() for limit in self.limits]

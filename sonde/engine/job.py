@@ -79,8 +79,6 @@ class Job:
         bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
         self.small = sizes is None and bytes_each * len(self.data.train) <= self.SMALL
         self.laid_out, self.epoch_data = -1, example
-        self.evaluator: Callable[[Source], dict[str, float]] | None = None
-        """metrics of this job, where it is evaluated together with others"""
         self.rng = torch.Generator()
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
@@ -223,8 +221,6 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        if self.evaluator is not None:
-            return self.evaluator(source)
         return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.replica.evaluation_world)
 
     @property

@@ -27,8 +27,6 @@ class Log:
         self.waiting = b""
         self.torn = False
         """whether the file ends with part of a row that the disk took before it refused the rest"""
-        self.patient = False
-        """rows may wait in memory for the next sync: for runs that begin anew after a kill, so that rows on disk save nothing"""
         self.fd: int | None = None
 
     def open(self, size: int | None) -> None:
@@ -61,8 +59,7 @@ class Log:
         """One row; False where the disk did not take it yet."""
         self.waiting += (json.dumps({name: _plain(value) for name, value in row.items()}, allow_nan=False) + "\n").encode()
         try:
-            if not self.patient:
-                self._flush()
+            self._flush()
         except OSError:
             return False
         return True
