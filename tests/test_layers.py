@@ -220,7 +220,7 @@ def house(tmp_path: Path, file: str, text: str) -> Path:
 @pytest.mark.parametrize(
     "file, text",
     [
-        ("core/a.py", "from sonde.engine import loop"),
+        ("core/a.py", "from sonde.engine import trainer"),
         ("data/a.py", "from sonde.nn.norms import Norm"),
         ("optim/a.py", "import sonde.data.order"),
         ("objectives/a.py", "from ..models import mlp"),
@@ -247,7 +247,7 @@ def test_a_wrong_way_import_is_caught(tmp_path: Path, file: str, text: str) -> N
         ("data/a.py", "from ..core.batch import Batch\nfrom .order import order"),
         ("nn/mixers/a.py", "from ...kernels import scan\nfrom ..norms import Norm\nfrom . import b"),
         ("engine/a.py", "from sonde.gradients.mean import gradient\nimport torch"),
-        ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import loop"),
+        ("recipes/a.py", "from sonde.data import catalog\nfrom sonde.engine import trainer"),
         ("cli/commands/a.py", "from ...core import registry\nfrom .. import main\ndef run():\n    from ...api.training import train"),
         ("cli/a.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from sonde.api.run import Run"),
     ],

@@ -54,16 +54,17 @@ class SourceStream(Stream):
         bytes_each = sum(field.numel() * field.element_size() for field in first.fields.values())
         self.small = sizes is None and bytes_each * len(source) <= SMALL
         self._epoch, self._laid_out = -1, first
+        self._step, self._taken = -1, first
 
     def batch(self, step: int, shard: int = 0, shards: int = 1, model: nn.Module | None = None) -> Batch:
         whole = self._whole(step)
         if shards > 1:
             start, stop = (-(-part * len(whole) // shards) for part in (shard, shard + 1))  # rounded up: shard 0 is never empty
             whole = whole[start:stop]
-        return self._augmented(whole, step, shard)
+        return self.augmented(whole, step, shard)
 
     def example(self, n: int) -> Batch:
-        return self._augmented(self.source[torch.arange(min(n, len(self.source)))], 0, 0)
+        return self.augmented(self.source[torch.arange(min(n, len(self.source)))], 0, 0)
 
     def fingerprint(self) -> str:
         return self.source.fingerprint()
@@ -75,14 +76,17 @@ class SourceStream(Stream):
         anew, so a model that writes into its input harms nothing.
         """
         if not self.small:
-            return self.source[self.order.at(step)]
+            if step != self._step:  # taken once for all shards
+                self._taken, self._step = self.source[self.order.at(step)], step
+            return self._taken
         epoch, position = self.order.epoch(step)
         if epoch != self._epoch:
             self._laid_out, self._epoch = self.source[self.order.permutation(epoch)], epoch
         start = position * self.order.batch_size
         return self._laid_out[start : start + self.order.batch_size]
 
-    def _augmented(self, batch: Batch, step: int, shard: int) -> Batch:
+    def augmented(self, batch: Batch, step: int, shard: int) -> Batch:
+        """What the augmentation makes of a batch at a step."""
         if self.augment is None or not len(batch):
             return batch
         return self.augment(batch, generator(self.seed, "augment", step, shard))

@@ -52,7 +52,7 @@ def from_torch(
         workers: processes that make batches ahead; by default what the loader says, or none.
     """
     loader = data if isinstance(data, DataLoader) else None
-    dataset = loader.dataset if loader is not None else data
+    dataset: Any = loader.dataset if loader is not None else data
     workers = workers if workers is not None else loader.num_workers if loader is not None else 0
     if isinstance(dataset, IterableDataset):
         return IterableStream(loader or DataLoader(dataset, batch_size, num_workers=workers), seed, names)
@@ -62,7 +62,7 @@ def from_torch(
             fix="give a torch Dataset with __len__ and __getitem__, or a DataLoader",
         )
     if loader is None:
-        stream = DatasetStream(dataset, Order(max(1, len(dataset)), batch_size, seed), seed, names=names)  # type: ignore[arg-type]
+        stream = DatasetStream(dataset, Order(max(1, len(dataset)), batch_size, seed), seed, names=names)
     else:
         stream = DatasetStream(dataset, _order_of(loader, seed), seed, loader.collate_fn, names)
     return ReadAhead(stream, workers) if workers else stream
@@ -202,7 +202,7 @@ class IterableStream(Stream):
     def _new_loader(self, epoch: int) -> DataLoader:
         """The loader with the seed of an epoch for its workers."""
         old = self.loader
-        more = {"prefetch_factor": old.prefetch_factor, "worker_init_fn": old.worker_init_fn} if old.num_workers else {}
+        more: dict[str, Any] = {"prefetch_factor": old.prefetch_factor, "worker_init_fn": old.worker_init_fn} if old.num_workers else {}
         rng = torch.Generator().manual_seed(key(self.seed, "workers", epoch))
         return DataLoader(
             old.dataset,

@@ -22,13 +22,13 @@ from ..runs.layout import RunDirectory
 from .fingerprint import blas_threads, differences, fingerprint, list_changes
 from .job import Job, torch_settings
 from .launch import launch, print_event
-from .loop import Loop
 from .options import Options
 from .plan import RunPlan, describe_source, jsonable, plan
 from .progress import silence
 from .record import Record
 from .signals import StopAtOnce
 from .state import random_states, restore_random_states, seed_everything
+from .trainer import Trainer
 from .world import World
 
 
@@ -184,22 +184,22 @@ def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> N
             from .tensorboard import TensorBoard
 
             record.callbacks.append(TensorBoard(path / "tensorboard"))
-        loop = Loop(job, record)
+        trainer = Trainer(job, record)
         seed_everything(options.seed, "rank", world.rank)
-        resumed = record.restore(loop)
+        resumed = record.restore(trainer)
         if world.is_main:
             update(directory, info)
         if warning:
-            record.warn(warning, loop.step)
-        record.event("resume" if resumed else "start", loop.step, processes=world.size, threads=options.threads, regime=job.regime)
+            record.warn(warning, trainer.step)
+        record.event("resume" if resumed else "start", trainer.step, processes=world.size, threads=options.threads, regime=job.regime)
         if resumed:
-            record.say(f"resuming {path.name} at step {loop.step} of {job.steps}")
+            record.say(f"resuming {path.name} at step {trainer.step} of {job.steps}")
         elif job.recipe.on_bad == "rollback":
-            record.save(loop)
-        for callback in loop.callbacks:
+            record.save(trainer)
+        for callback in trainer.callbacks:
             callback.start(record)
-        loop.run()
-        finish(job, loop, record)
+        trainer.run()
+        finish(job, trainer, record)
     finally:
         record.close()
         directory.close()
@@ -256,33 +256,33 @@ def _run_info(run_plan: RunPlan, options: Options, job: Job, marks: dict[str, An
         "about_data": {"name": job.data.name, "task": job.data.task, "report": jsonable(dict(job.data.report))},
         "parameters": {"trainable": trainable, "all": sum(p.numel() for p in job.model.parameters())},
         "steps": job.steps,
-        "steps_per_epoch": job.order.steps_per_epoch,
+        "steps_per_epoch": job.stream.steps_per_epoch,
     }
 
 
-def finish(job: Job, loop: Loop, record: Record) -> None:
+def finish(job: Job, trainer: Trainer, record: Record) -> None:
     """Restore the best weights if requested, compute the test metrics, and write result.json, which marks the run as done."""
     world = job.world
     restore = job.recipe.restore_best if job.recipe.restore_best is not None else bool(job.recipe.patience)
-    step = loop.step
-    if restore and loop.best.step and loop.best.step != loop.step:
-        step = loop.best.step
-        job.replica.load({"model": loop.best.weights, "optim": {}})
+    step = trainer.step
+    if restore and trainer.best.step and trainer.best.step != trainer.step:
+        step = trainer.best.step
+        job.weights.load({"model": trainer.best.weights, "optim": {}})
     metrics: dict[str, float] = {}
     for name in ("valid", "test"):
         source = job.data.splits.get(name)
         if source is not None and len(source):
-            world.beat(loop.step, "evaluate")
+            world.beat(trainer.step, "evaluate")
             metrics |= {f"{name}/{metric}": value for metric, value in job.evaluate(source).items()}
     if world.is_main:
         tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
-        record.row({"step": loop.step, "epoch": loop.epoch, **tests, "model_step": step})
+        record.row({"step": trainer.step, "epoch": trainer.epoch, **tests, "model_step": step})
         record.metrics.sync()
-        for callback in loop.callbacks:
-            callback.finish(record, loop.step, job.model)
-        record.event("finish", loop.step)
+        for callback in trainer.callbacks:
+            callback.finish(record, trainer.step, job.model)
+        record.event("finish", trainer.step)
         record.events.sync()
-        record.directory.write("result.json", {"status": "done", "steps": loop.step, "model_step": step, "metrics": _finite(metrics)})
+        record.directory.write("result.json", {"status": "done", "steps": trainer.step, "model_step": step, "metrics": _finite(metrics)})
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | None]:

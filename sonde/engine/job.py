@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,20 +17,18 @@ from ..core.errors import BadInput, DataUnusable, SondeError
 from ..core.recipe import Recipe
 from ..core.seeds import key
 from ..core.terms import Terms
-from ..data.order import Order
-from . import heap
+from ..data.streams import SourceStream
+from . import heap, strategies
 from .evaluate import evaluate
 from .guard import named_failure
 from .options import Options
-from .replica import Replica, has_phases
 from .state import seed_everything
+from .weights import has_phases
+from .world import shards_of
 
 
 class Job:
     """Model, data and optimizer of one run on one process."""
-
-    SMALL = 32 << 20
-    """bytes of training data up to which an epoch is laid out at once; larger buffers go back to the system when freed"""
 
     def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
         self.options, self.world = options, world
@@ -54,15 +51,10 @@ class Job:
         self.moves = hasattr(self.objective, "at")
         self.turns = has_phases(self.objective)
         self.phases: tuple[int, ...] = tuple(getattr(self.objective, "phases", ())) or (0,)
-        sizes = getattr(self.data.train, "sizes", None)  # examples that are padded to the longest of their batch
-        self.order = Order(
-            len(self.data.train),
-            min(self.recipe.batch_size, len(self.data.train)),
-            options.seed,
-            drop_last=self.recipe.drop_last,
-            sizes=sizes,
+        self.stream = SourceStream(
+            self.data.train, self.recipe.batch_size, options.seed, drop_last=self.recipe.drop_last, augment=self.recipe.augment
         )
-        per_epoch = self.order.steps_per_epoch
+        per_epoch = self.stream.steps_per_epoch
         self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * per_epoch, 1e15)))
         if self.steps > 10**12:
             raise BadInput(f"{self.steps:.3g} steps are more than any run can do", where="steps or epochs", fix="use fewer epochs")
@@ -72,35 +64,24 @@ class Job:
         self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
-        self.mine = self._own_shards()
-        self.plain = self.shards == 1 and self.device.type == "cpu" and self.recipe.augment is None and not self.recipe.channels_last
-        """a batch is used as it comes from the source"""
-        example = self.data.train[torch.arange(1)]
-        bytes_each = sum(field.numel() * field.element_size() for field in example.fields.values())
-        self.small = sizes is None and bytes_each * len(self.data.train) <= self.SMALL
-        self.laid_out, self.epoch_data = -1, example
-        self.rng = torch.Generator()
+        self.own = shards_of(world.rank, world.size, self.shards)
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[self.device.index or 0])
 
-    def _own_shards(self) -> range:
-        from .world import shards_of
-
-        return shards_of(self.world.rank, self.world.size, self.shards)
-
     def prepare_training(self) -> None:
         """Buffers and optimizer; after this the model's parameters live in the flat buffer."""
         self.model.train()
-        if self.options.parallel == "fsdp" and self.world.size > 1:
-            from .fsdp import ShardedReplica
-
-            if has_phases(self.objective):
-                message = "FSDP does not support objectives with phases, such as GAN training"
-                raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-            self.replica: Any = ShardedReplica(self.model, self.recipe.optimizer, self.world)
-        else:
-            self.replica = Replica(self.model, self.recipe.optimizer, self.world, not self.recipe.callbacks, self.objective)
+        self.strategy = strategies.build(
+            self.model,
+            self.recipe.optimizer,
+            self.objective,
+            world=self.world,
+            shards=self.shards,
+            parallel=self.options.parallel,
+            steady=not self.recipe.callbacks,
+        )
+        self.weights = self.strategy.weights
 
     def check(self) -> None:
         """Check everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
@@ -109,7 +90,7 @@ class Job:
             for start in range(0, len(source), 8192):
                 batch = source[torch.arange(start, min(start + 8192, len(source)))]
                 if name == "train" and "y" not in batch:  # questions that an augmentation makes
-                    batch = self._augment(batch, 0, 0)
+                    batch = self.stream.augmented(batch, 0, 0)
                 try:
                     objective.check(batch)
                 except SondeError as error:
@@ -119,7 +100,7 @@ class Job:
         with torch.no_grad(), named_failure(self.model):
             # As in training: what an augmentation makes of an example may be all that the model can read.
             with report_build_errors("a training batch"):
-                few = self._augment(self.data.train[torch.arange(min(2, len(self.data.train)))], 0, 0)
+                few = self.stream.example(2)
             terms = self.objective(self.model, self.ready(few))
             if not isinstance(terms, Terms):
                 raise BadInput(f"the objective must return Terms, not {type(terms).__name__}", fix="return Terms(name=(sum, count))")
@@ -130,11 +111,12 @@ class Job:
         """One forward pass as in training, with augmentation; all state is restored afterwards."""
         self.model.train()
         self.factor(0)
-        self.set_step(0)  # another run may have left it at its end
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         with torch.no_grad(), report_build_errors("a training batch"):
-            batch = next(part for part in self.batch(0).values() if len(part))
+            batch = self.ready(self.stream.example(self.recipe.batch_size))
         with torch.no_grad(), named_failure(self.model):
+            if self.moves:
+                self.objective.at(0)  # type: ignore[attr-defined]  # another run may have left it at its end
             self.objective(self.model, batch)
         for buffer, value in kept:
             buffer.copy_(value)
@@ -157,55 +139,28 @@ class Job:
         return batch
 
     def batch(self, step: int) -> dict[int, Batch]:
-        """This process's shards of the batch of a step: a function of (seed, step) and nothing else."""
-        if self.plain:
-            return {0: self._full_batch(step)}
-        whole = self._full_batch(step)
-        cuts = [-(-shard * len(whole) // self.shards) for shard in range(self.shards + 1)]  # rounded up: shard 0 is never empty
-        return {shard: self.ready(self._augment(whole[cuts[shard] : cuts[shard + 1]], step, shard)) for shard in self.mine}
+        """The parts of the batch of a step that this process computes, by shard."""
+        return {shard: self.ready(self.stream.batch(step, shard, self.shards, self.model)) for shard in self.own}
 
-    def _full_batch(self, step: int) -> Batch:
-        """The undivided batch of a step.  Small data are laid in the order of the epoch once and cut into views; every
-        row is used once before they are laid out anew, so a model that writes into its input harms nothing."""
-        if not self.small:
-            return self.data.train[self.order.at(step)]
-        epoch, position = self.order.epoch(step)
-        if epoch != self.laid_out:
-            self.epoch_data, self.laid_out = self.data.train[self.order.permutation(epoch)], epoch
-        start = position * self.order.batch_size
-        return self.epoch_data[start : start + self.order.batch_size]
-
-    def _augment(self, batch: Batch, step: int, shard: int) -> Batch:
-        if self.recipe.augment is None or not len(batch):
-            return batch
-        return self.recipe.augment(batch, self.rng.manual_seed(key(self.options.seed, "augment", step, shard)))
-
-    def before(self, step: int) -> Callable[[int], None]:
-        """Sets the random key of a shard: dropout in a resumed or sharded run draws the same numbers."""
-
-        return partial(self._seed, step)
-
-    def _seed(self, step: int, shard: int) -> None:
+    def seed(self, step: int, shard: int) -> None:
+        """Set the random key of a shard: dropout in a resumed or sharded run draws the same numbers."""
         number = key(self.options.seed, "forward", step, shard)
         for generator in self.generators:
             generator.manual_seed(number)
 
-    def gradient(self, step: int, shards: dict[int, Batch]) -> float:
-        """Gradient of the mean loss of a step into the replica's buffer; returns that loss."""
-        self.set_step(step)
-        phased: Any = self.recipe.objective if self.turns else None
-        if phased is not None:
-            phased.phase = self.phase(step)
-        try:
-            return self.replica.gradient(self.objective, shards, self.shards, self.before(step), self.phase(step))
-        finally:
-            if phased is not None:
-                phased.phase = None
-
-    def set_step(self, step: int) -> None:
-        """Pass the number of the next step to an objective that depends on it."""
+    @contextmanager
+    def at(self, step: int):
+        """Tell an objective that changes while training, or that has phases, which step it is; gives the phase."""
+        objective: Any = self.recipe.objective
         if self.moves:
-            self.objective.at(step)  # type: ignore[attr-defined]  # `moves` is true where it exists
+            objective.at(step)
+        if self.turns:
+            objective.phase = self.phase(step)
+        try:
+            yield self.phase(step)
+        finally:
+            if self.turns:
+                objective.phase = None
 
     def phase(self, step: int) -> int:
         """Which weights move at a step, of an objective with phases; else all of them."""
@@ -221,16 +176,15 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.replica.evaluation_world)
+        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.strategy.evaluation_world)
 
     @property
     def regime(self) -> str:
         """The name of gradient descent at this batch size."""
-        if self.order.batch_size >= len(self.data.train):
+        size = self.stream.order.batch_size
+        if size >= len(self.data.train):
             return "gradient descent on the full batch"
-        return (
-            "stochastic gradient descent, one example a step" if self.order.batch_size == 1 else f"minibatches of {self.order.batch_size}"
-        )
+        return "stochastic gradient descent, one example a step" if size == 1 else f"minibatches of {size}"
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from .progress import Progress, print_line
 from .state import misfit_random_states, model_tensors, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from .trainer import Trainer
 
 
 class Record:
-    """Writes metrics and events of a loop, and saves and restores its state."""
+    """Writes metrics and events of a trainer, and saves and restores its state."""
 
     EVERY = 20.0
     """seconds between checkpoints where no number of steps is set"""
@@ -102,41 +102,41 @@ class Record:
             except OSError as error:
                 self.warn(f"the bad batch could not be kept: {error.strerror}", step)
 
-    def save(self, loop: Loop, must: bool = False) -> None:
-        """A checkpoint of the loop.  A disk that refuses is a warning, unless this save must succeed."""
-        self.world.beat(loop.step, "save")
-        parts = {**loop.job.replica.tensors(), "rng": self._all_random_states(), "best": loop.best.older_weights(loop.step)}
+    def save(self, trainer: Trainer, must: bool = False) -> None:
+        """A checkpoint of the trainer.  A disk that refuses is a warning, unless this save must succeed."""
+        self.world.beat(trainer.step, "save")
+        parts = {**trainer.job.weights.tensors(), "rng": self._all_random_states(), "best": trainer.best.older_weights(trainer.step)}
         if not self.owner:
             return
         began = time.monotonic()
         try:
             self.metrics.sync()
-            state = {**loop.state(), "metrics": self.metrics.size}
-            checkpoint.save(self.directory.checkpoints, loop.step, parts, state, self.about)
+            state = {**trainer.state(), "metrics": self.metrics.size}
+            checkpoint.save(self.directory.checkpoints, trainer.step, parts, state, self.about)
         except ResourceFault as fault:
             if must:
                 raise
-            self.warn_once(fault.what, loop.step, f"; {fault.where}; last good: {fault.last_good}; {fault.fix}")
+            self.warn_once(fault.what, trainer.step, f"; {fault.where}; last good: {fault.last_good}; {fault.fix}")
             return
         finally:
             self.saved_at = time.monotonic()
             self.save_seconds = self.saved_at - began
-        self.last_saved = loop.step
+        self.last_saved = trainer.step
         self.warned.clear()
-        self.event("checkpoint", loop.step)
-        checkpoints.retain(self.directory.checkpoints, loop.job.recipe.keep)
+        self.event("checkpoint", trainer.step)
+        checkpoints.retain(self.directory.checkpoints, trainer.job.recipe.keep)
 
     def save_is_due(self) -> bool:
         """With no interval given: some time since the last checkpoint, more where saving is slow."""
         return self.owner and time.monotonic() - self.saved_at > max(self.EVERY, 30 * self.save_seconds)
 
-    def restore(self, loop: Loop) -> bool:
-        """Restore the loop from the newest good checkpoint; False where there is none and the run starts at step 0."""
+    def restore(self, trainer: Trainer) -> bool:
+        """Restore the trainer from the newest good checkpoint; False where there is none and the run starts at step 0."""
         snapshot = None
         if self.owner:
-            names = model_tensors(loop.job.model).keys()
+            names = model_tensors(trainer.job.model).keys()
             snapshot = checkpoint.newest(
-                self.directory.checkpoints, partial(self._fits, loop), lambda text: self.warn(text, loop.step), names
+                self.directory.checkpoints, partial(self._fits, trainer), lambda text: self.warn(text, trainer.step), names
             )
             self._compare(snapshot)
             self.skips = self._read_skips()
@@ -146,13 +146,13 @@ class Record:
             self.metrics.open(int(state["metrics"]) if state else 0)
         if not state:
             return False
-        loop.job.replica.load(parts)
-        loop.load(state)
-        loop.best.weights = dict(parts["best"] or parts["model"])
+        trainer.job.weights.load(parts)
+        trainer.load(state)
+        trainer.best.weights = dict(parts["best"] or parts["model"])
         self._restore_random_states(parts["rng"])
-        self.last_saved = loop.step
+        self.last_saved = trainer.step
         if self.owner:  # a kill may have come between the last save and this
-            checkpoints.retain(self.directory.checkpoints, loop.job.recipe.keep)
+            checkpoints.retain(self.directory.checkpoints, trainer.job.recipe.keep)
         return True
 
     def _compare(self, snapshot: checkpoint.Checkpoint | None) -> None:
@@ -175,9 +175,9 @@ class Record:
         self.event("arithmetic", step, differs=changes, text=text)
         self.say(f"warning: {text}")
 
-    def _fits(self, loop: Loop, snapshot: checkpoint.Checkpoint) -> None:
+    def _fits(self, trainer: Trainer, snapshot: checkpoint.Checkpoint) -> None:
         """Raise DataUnusable unless the checkpoint can be loaded here, all of it."""
-        loop.fits(snapshot)
+        trainer.fits(snapshot)
         for rank in range(max(1, sum(name.endswith(".torch") for name in snapshot.parts["rng"]))):
             misfit_random_states(_of_rank(rank, snapshot.parts["rng"]))
         if type(snapshot.state.get("metrics")) is not int or snapshot.state["metrics"] < 0:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from sonde.engine.replica import Replica
+from sonde.engine.weights import Weights
 from sonde.gradients import mean
 from tests.atlas.mistakes import Mistakes
 
 mistakes = Mistakes()
 
 mistakes.add("MISC-01", "a step that is too long", red="6 update").replace(
-    Replica, "update", lambda right, self, factor, phase=0: right(self, 1.01 * factor, phase)
+    Weights, "update", lambda right, self, factor, phase=0: right(self, 1.01 * factor, phase)
 )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from sonde.atlas import regularization
 from sonde.data import augment
-from sonde.engine import loop
+from sonde.engine import trainer
 from sonde.lenses import diagnosis
 from sonde.nn import dropout
 from sonde.objectives import penalized
@@ -130,7 +130,7 @@ def unscaled(right, self, closure=None):
         group["weight_decay"] *= 3 * group["lr"]
 
 
-@mistakes.add("REG-05", "patience off by one", red="patience 3, checked every step: last step").replace(loop.Best, "see")
+@mistakes.add("REG-05", "patience off by one", red="patience 3, checked every step: last step").replace(trainer.Best, "see")
 def generous(right, self, step, row):
     better = right(self, step, row)
     self.since -= self.since == 1  # the first check without progress is not counted

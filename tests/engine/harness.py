@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 import sonde.engine.launch  # noqa: F401  imported here, so that no attempt has to
-import sonde.engine.loop  # noqa: F401
+import sonde.engine.trainer  # noqa: F401
 from sonde.api import run, training
 from sonde.core import files
 from sonde.core.batch import Batch, Data

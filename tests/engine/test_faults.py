@@ -27,7 +27,8 @@ from sonde.api.run import Run
 from sonde.cli.main import main
 from sonde.core import files
 from sonde.core.errors import ResourceFault
-from sonde.engine import checkpoint, evaluate, loop, progress, replica
+from sonde.engine import checkpoint, evaluate, progress, trainer, weights
+from sonde.engine.strategies import ordered
 from sonde.runs import checkpoints
 from sonde.runs import clock as clock_module
 from tests.engine.harness import (
@@ -321,13 +322,13 @@ def waiting_at_the_first_step(gate: int) -> Callable[[], None]:
     """Changes a process so that its run waits until the other end of the gate is closed."""
 
     def change() -> None:
-        real = loop.Loop.run
+        real = trainer.Trainer.run
 
-        def run(self: loop.Loop) -> None:
+        def run(self: trainer.Trainer) -> None:
             os.read(gate, 1)
             real(self)
 
-        loop.Loop.run = run  # type: ignore[method-assign]
+        trainer.Trainer.run = run  # type: ignore[method-assign]
 
     return change
 
@@ -362,9 +363,9 @@ def test_a_killed_owner_leaves_the_directory_free_at_once(memory: Path, referenc
     reader, tell = os.pipe()
 
     def change() -> None:
-        real = loop.Loop.run
+        real = trainer.Trainer.run
 
-        def run(self: loop.Loop) -> None:
+        def run(self: trainer.Trainer) -> None:
             child = os.fork()
             if child == 0:
                 os.close(hold)
@@ -373,7 +374,7 @@ def test_a_killed_owner_leaves_the_directory_free_at_once(memory: Path, referenc
             os.write(tell, b"!")
             real(self)
 
-        loop.Loop.run = run  # type: ignore[method-assign]
+        trainer.Trainer.run = run  # type: ignore[method-assign]
 
     owner = attempt(memory / "run", before=change)
     os.read(reader, 1)
@@ -403,7 +404,7 @@ class Steps:
         """A change for a process: count, and send itself signals in the n-th call of an update, a gradient or an evaluation."""
 
         def change() -> None:
-            for owner, name in ((replica.Replica, "update"), (replica.Replica, "gradient"), (evaluate, "_gather")):
+            for owner, name in ((weights.Weights, "update"), (ordered.Ordered, "gradient"), (evaluate, "_gather")):
                 setattr(owner, name, self._watched(getattr(owner, name), name, at, numbers))
 
         return change

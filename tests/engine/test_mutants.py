@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sonde.core import files
-from sonde.engine import loop, replica, state
+from sonde.engine import state, trainer, weights
 from sonde.runs import checkpoints, rows
 from tests.engine.harness import Story, attempt, differences, digest, kill_in_save, leftovers, mutant, same
 
@@ -48,14 +48,14 @@ RESUME = {
     "the draw Python kept": lambda: randomness("gauss[0] if gauss else None", "None"),
     "NumPy's generator": lambda: randomness("set_numpy((", "str(("),
     "the draw NumPy kept": lambda: randomness('has_gauss, float(saved["numpy.gauss"][0])', "0, 0.0"),
-    "the place in the data": lambda: left_out(loop.Loop, "load", 'self.step = int(state["step"])'),
-    "the best figure": lambda: left_out(loop.Loop, "load", 'self.best.load(state["best"])'),
-    "the guard": lambda: left_out(loop.Loop, "load", "guard.load(saved)"),
-    "a callback": lambda: left_out(loop.Loop, "load", "callback.load(saved)"),
+    "the place in the data": lambda: left_out(trainer.Trainer, "load", 'self.step = int(state["step"])'),
+    "the best figure": lambda: left_out(trainer.Trainer, "load", 'self.best.load(state["best"])'),
+    "the guard": lambda: left_out(trainer.Trainer, "load", "guard.load(saved)"),
+    "a callback": lambda: left_out(trainer.Trainer, "load", "callback.load(saved)"),
     "the first moment": lambda: moment("exp_avg"),
     "the second moment": lambda: moment("exp_avg_sq"),
     "the optimizer's count": lambda: moment("step"),
-    "weights and buffers": lambda: (replica, "load_model_", mutant(state, "load_model_", "tensor.copy_(saved[name])")),
+    "weights and buffers": lambda: (weights, "load_model_", mutant(state, "load_model_", "tensor.copy_(saved[name])")),
     "the cut of the rows": lambda: left_out(rows.Log, "_open", "files.disk.truncate(self.path, size)"),
 }
 

@@ -21,7 +21,7 @@ from sonde.core.errors import NumericalStop
 from sonde.core.recipe import Recipe
 from sonde.core.terms import Terms
 from sonde.data.order import Order
-from sonde.engine import checkpoint, replica
+from sonde.engine import checkpoint, weights
 from sonde.engine.guard import Guard
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
@@ -127,13 +127,13 @@ class Updates:
     """Counts updates, to see that none was made from bad numbers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.count, real = 0, replica.Replica.update
+        self.count, real = 0, weights.Weights.update
 
-        def update(replica: Any, factor: float, phase: int = 0) -> float:
+        def update(weights: Any, factor: float, phase: int = 0) -> float:
             self.count += 1
-            return real(replica, factor, phase)
+            return real(weights, factor, phase)
 
-        monkeypatch.setattr(replica.Replica, "update", update)
+        monkeypatch.setattr(weights.Weights, "update", update)
 
 
 def newest(path: Path) -> checkpoint.Checkpoint | None:

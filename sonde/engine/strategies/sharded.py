@@ -1,8 +1,8 @@
 """A model sharded over processes (FSDP2): each holds a shard of every weight, gradient and moment.
 
 For models that do not fit one process.  Checkpoints hold whole tensors under the same names as everywhere else, so a
-run may change between this and `Replica` at a resume.  Bits are those of the reduction torch chooses; the promise that
-the number of processes changes nothing is Replica's.
+run may change between this and `ordered` at a resume.  Bits are those of the reduction torch chooses; the promise that
+the number of processes changes nothing is that of `ordered`.
 """
 
 from __future__ import annotations
@@ -13,24 +13,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch
-from ..gradients.flat import owner
-from ..gradients.mean import global_counts
-from .replica import build_optimizer
-from .state import misfit_model, model_tensors
-from .world import World
+from ...core.batch import Batch
+from ...gradients.flat import owner
+from ...gradients.mean import global_counts
+from ..state import misfit_model, model_tensors
+from ..weights import build_optimizer
+from ..world import World
 
 
-class ShardedReplica:
-    """The same methods as `Replica`; every one of them is a collective."""
+class Sharded:
+    """Each process computes its shards with weights that are gathered block by block, and keeps its part of the gradient."""
+
+    def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
+        self.model, self.world = model, world
+        self.evaluation_world = World.single()  # a forward pass needs all processes, so all see all batches
+        self.memory: dict[str, Any] = {}
+        self.weights = ShardedWeights(model, optimizer, world)
+
+    def gradient(self, objective: Any, batch: Mapping[int, Batch], seed: Callable[[int], None], phase: int = 0) -> float:
+        """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
+        counts = global_counts(self.model, objective, batch, self.world, seed, self.memory)
+        self.weights.optimizer.zero_grad()
+        sums, weights = dict.fromkeys(counts, 0.0), dict.fromkeys(counts, 1.0)
+        for shard, part in batch.items():
+            seed(shard)
+            terms = objective(self.model, part)
+            (terms.loss(counts) * self.world.size).backward()
+            for name, term in terms.items():
+                sums[name] += float(term.sum.detach())
+                weights[name] = term.weight
+        self.world.broadcast_([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
+        added = self.world.sum_vector([sums[name] for name in sorted(sums)])
+        return sum(weights[name] * value / counts[name] for name, value in zip(sorted(sums), added, strict=True))
+
+
+class ShardedWeights:
+    """The methods of `Weights`; every one of them is a collective."""
 
     def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         self.model, self.world = model, world
-        self.evaluation_world = World.single()  # a forward pass needs all processes, so all see all batches
-        self.memory: dict[str, Any] = {}
         self.whole = {name: tensor.to("meta") for name, tensor in model_tensors(model).items()}
         mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
         for child in model.children():
@@ -46,22 +70,6 @@ class ShardedReplica:
                 groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
         self.optimizer = build_optimizer(optimizer, groups)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
-
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
-        """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
-        counts = global_counts(self.model, objective, shards, self.world, before, self.memory)
-        self.optimizer.zero_grad()
-        sums, weights = dict.fromkeys(counts, 0.0), dict.fromkeys(counts, 1.0)
-        for shard, batch in shards.items():
-            before(shard)
-            terms = objective(self.model, batch)
-            (terms.loss(counts) * self.world.size).backward()
-            for name, term in terms.items():
-                sums[name] += float(term.sum.detach())
-                weights[name] = term.weight
-        self.world.broadcast_([buffer for buffer in self.model.buffers() if buffer.is_floating_point()])
-        added = self.world.sum_vector([sums[name] for name in sorted(sums)])
-        return sum(weights[name] * value / counts[name] for name, value in zip(sorted(sums), added, strict=True))
 
     def norm(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from sonde.core.batch import Batch
+from sonde.engine.accelerate.replay import Recorder, Replay, ReplayedGradient, Unrepeatable
 from sonde.gradients import mean
 from sonde.gradients.flat import Flat
-from sonde.gradients.replay import Recorder, Replay, ReplayedGradient, Unrepeatable
 from sonde.models.cnn import CNN
 from sonde.models.mlp import MLP
 from sonde.objectives.bernoulli import Bernoulli

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sonde.optim.quick import quick_step
+from sonde.engine.accelerate.quick import quick_step
 
 
 @pytest.mark.parametrize("rule", [torch.optim.Adam, torch.optim.AdamW])

@@ -52,7 +52,7 @@ class Best:
         self.value, self.step, self.since = float.fromhex(state["value"]), int(state["step"]), int(state["since"])
 
 
-class Loop:
+class Trainer:
     """Trains a job from the step its record has reached to the end, and leaves a record of every step."""
 
     def __init__(self, job: Job, record: Record) -> None:
@@ -75,7 +75,7 @@ class Loop:
 
     def fits(self, snapshot: Checkpoint) -> None:
         """Raise DataUnusable unless all of a checkpoint can be loaded; nothing is loaded yet."""
-        self.job.replica.fits(snapshot.parts)
+        self.job.weights.fits(snapshot.parts)
         try:
             Best(self.job.recipe).load(snapshot.state["best"])
             for _, saved in self._load_guards(snapshot.state):
@@ -119,18 +119,19 @@ class Loop:
 
     def _take_step(self) -> bool:
         """One step, done or skipped; False where bad numbers caused a rollback to a checkpoint."""
-        job = self.job
+        job, step = self.job, self.step
         buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
-        batch = job.batch(self.step)  # data: a pure function of (seed, step)
-        loss = job.gradient(self.step, batch)  # forward, loss, backward
-        norm = job.replica.norm()
+        batch = job.batch(step)  # data: for a data set a pure function of (seed, step)
+        with job.at(step) as phase:
+            loss = job.strategy.gradient(job.objective, batch, partial(job.seed, step), phase)  # forward, loss, backward
+        norm = job.weights.norm()
         size = float(norm)
-        fault = self.guards[job.phase(self.step)].fault(loss, size)
+        fault = self.guards[phase].fault(loss, size)
         if fault:  # before the update, and the same on every process: sums and norms are equal everywhere
             return self._bad_step(fault, batch, buffers)
         if job.recipe.clip_norm:
-            job.replica.clip(norm, job.recipe.clip_norm)
-        rate = job.replica.update(job.factor(self.step), job.phase(self.step))  # update
+            job.weights.clip(norm, job.recipe.clip_norm)
+        rate = job.weights.update(job.factor(step), phase)  # update
         self.step += 1
         if self.step % job.log_every == 0 or self.step == job.steps:
             self.log(loss, rate, size)
@@ -150,7 +151,7 @@ class Loop:
     @property
     def epoch(self) -> float:
         """Epochs so far."""
-        return round(self.step / self.job.order.steps_per_epoch, 6)
+        return round(self.step / self.job.stream.steps_per_epoch, 6)
 
     def boundary(self, stop: StopRequest) -> bool:
         """Evaluate, save and stop where it is due; True ends the loop."""
@@ -163,7 +164,7 @@ class Loop:
         if job.world.size > 1:  # all processes stop, and save, at the same step
             agreed = job.world.max_vector([float(due), float(stop_signal)])
             due, stop_signal = bool(agreed[0]), int(agreed[1])
-        if (valid or due or finished or stop_signal) and not job.replica.finite():
+        if (valid or due or finished or stop_signal) and not job.weights.finite():
             return self._bad_step(Fault("the last update made weights that are not finite"), {}, [])
         if valid is not None:
             self._evaluate(valid)
@@ -184,7 +185,7 @@ class Loop:
         row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in metrics.items()}}
         self.record.row(row)
         if self.best.see(self.step, row):
-            self.best.weights = {name: tensor.clone() for name, tensor in self.job.replica.tensors()["model"].items()}
+            self.best.weights = {name: tensor.clone() for name, tensor in self.job.weights.tensors()["model"].items()}
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
 
@@ -202,7 +203,7 @@ class Loop:
         job, step = self.job, self.step
         where = f"step {step}, {self._cause(batch)}"
         self.record.keep_bad_batch(step, batch)
-        broken = not job.replica.finite()  # the update before this step made them so: no batch is to blame, and skipping mends nothing
+        broken = not job.weights.finite()  # the update before this step made them so: no batch is to blame, and skipping mends nothing
         saved = self.record.last_saved
         stop = NumericalStop(
             fault.what,
@@ -226,11 +227,11 @@ class Loop:
 
     def _cause(self, batch: dict[int, Batch]) -> str:
         """The first rank that found the origin of a bad number, and the origin."""
-        job, before = self.job, self.job.before(self.step)
+        job = self.job
         cause = bad_weights(job.model)
         for shard, part in batch.items():
             if not cause and len(part):
-                cause = diagnose(job.model, job.objective, part, partial(before, shard))
+                cause = diagnose(job.model, job.objective, part, partial(job.seed, self.step, shard))
         own = f"rank {job.world.rank}: "
         causes = job.world.gather_texts(own + cause if cause else "")
         return next(filter(None, causes), own + (bad_gradient(job.model) or "every number is finite"))

@@ -1,62 +1,43 @@
-"""A model with its gradient buffer and its optimizer on one process: the update of a step."""
+"""The weights of a model with their gradient and their optimizers on one process: the update of a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch
 from ..core.errors import BadInput
 from ..gradients import mean
 from ..gradients.flat import Flat
-from ..gradients.replay import ReplayedGradient
-from ..optim.quick import quick_step
+from .fast import faster_update
 from .guard import bad_weights
 from .state import Moments, load_model_, misfit_model, model_tensors
 
 
-class Replica:
-    """Every process holds the whole model; gradients are summed in shard order, so all replicas stay identical."""
+class Weights:
+    """All weights of a model, which this process holds as a whole, in one buffer.
 
-    def __init__(self, model: nn.Module, optimizer: Any, world: Any, steady: bool = False, objective: Any = None) -> None:
-        """steady: only the optimizer changes the model, so a step may be replayed
-        Args:
-            objective: defines which parameters each phase updates, if it has phases (see `has_phases`)
-        """
-        self.model, self.world, self.steady = model, world, steady
-        self.evaluation_world = world
-        """processes that share the work of an evaluation"""
-        self.memory: dict[str, Any] = {}
+    Args:
+        model: its parameters become views of the buffer.
+        optimizer: makes the optimizer of a group of parameters.
+        objective: defines which parameters each phase updates, if it has phases (see `has_phases`).
+    """
+
+    def __init__(self, model: nn.Module, optimizer: Any, objective: Any = None) -> None:
+        self.model = model
         decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
         self.flat = Flat(model, decays, check_phases(objective, model)) if has_phases(objective) else Flat(model, decays)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():
             groups.setdefault(group // 2, []).append((group, parameter))
         self.movers = {phase: Mover(optimizer, own, self.flat) for phase, own in groups.items()}
-        self.repeated: ReplayedGradient | None = None
 
-    def gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None], phase: int = 0) -> float:
-        """Fill the gradient buffer with the gradient of the mean loss over the whole batch; returns that loss."""
-        loss = self._gradient(objective, shards, total, before)
+    def rest(self, phase: int) -> None:
+        """Forget the gradient of the weights that do not move in a phase."""
         if len(self.movers) > 1:
             self.flat.rest(phase)
-        return loss
-
-    def _gradient(self, objective: Any, shards: Mapping[int, Batch], total: int, before: Callable[[int], None]) -> float:
-        if total == 1:
-            before(0)
-            if not self.steady:
-                return mean.full_batch(self.model, objective, self.flat, shards[0])
-            if self.repeated is None:
-                self.repeated = ReplayedGradient(
-                    self.model, objective, self.flat, partial(mean.full_batch, self.model, objective, self.flat)
-                )
-            return self.repeated(shards[0])
-        return mean.sharded(self.model, objective, self.flat, shards, total, self.world, before, self.memory)
 
     def norm(self) -> Tensor:
         return self.flat.norm()
@@ -120,7 +101,7 @@ class Mover:
             self.quick()
         else:
             self.optimizer.step()
-            self.quick = quick_step(self.optimizer)
+            self.quick = faster_update(self.optimizer)
         return self.optimizer.param_groups[0]["lr"]
 
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..core.batch import Batch
-from ..core.terms import Terms
-from .flat import Flat
+from ...core.batch import Batch
+from ...core.terms import Terms
+from ...gradients.flat import Flat
 
 _aten = torch.ops.aten
 _SHORT: dict[Any, Callable] = {
