@@ -12,6 +12,8 @@ from ..core.batch import Batch
 from ..gradients.flat import Flat
 
 Gradient = Callable[[Batch], float]
+FasterGradient = Callable[[Batch], float | None]
+"""None where the ordinary gradient must be computed"""
 
 try:
     from .accelerate.quick import quick_step
@@ -20,9 +22,9 @@ except ModuleNotFoundError:
     quick_step = ReplayedGradient = None  # type: ignore[assignment, misc]
 
 
-def faster_gradient(ordinary: Gradient, model: nn.Module, objective: Any, flat: Flat) -> Gradient:
-    """A gradient with the same bits as the ordinary one."""
-    return ordinary if ReplayedGradient is None else ReplayedGradient(model, objective, flat, ordinary)
+def faster_gradient(ordinary: Gradient, model: nn.Module, objective: Any, flat: Flat) -> FasterGradient:
+    """A gradient with the same bits as the ordinary one, for the batches it can do."""
+    return (lambda batch: None) if ReplayedGradient is None else ReplayedGradient(model, objective, flat, ordinary)
 
 
 def faster_update(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:

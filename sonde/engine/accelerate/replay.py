@@ -232,13 +232,14 @@ class ReplayedGradient:
         """by shape of the batch; None where it cannot be replayed"""
         self.possible = flat.values.numel() <= self.LARGEST and flat.values.device.type == "cpu" and repeatable(model, objective)
 
-    def __call__(self, batch: Batch) -> float:
+    def __call__(self, batch: Batch) -> float | None:
+        """The loss, with the gradient in the buffer; None where the ordinary gradient must be computed."""
         if not self.possible:
-            return self.ordinary(batch)
+            return None
         shape_key = tuple([(name, field.shape, field.stride(), field.dtype) for name, field in batch.fields.items()])
         step = self.steps.get(shape_key) or self._new(shape_key, batch)
         if step is None:
-            return self.ordinary(batch)
+            return None
         loss, gradients = step(batch)
         if step.proofs < self.PROOFS:
             return self._prove(shape_key, step, batch, loss, gradients)

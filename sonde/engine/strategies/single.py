@@ -10,7 +10,7 @@ from torch import nn
 
 from ...core.batch import Batch
 from ...gradients import mean
-from ..fast import Gradient, faster_gradient
+from ..fast import FasterGradient, faster_gradient
 from ..weights import Weights
 
 
@@ -23,16 +23,15 @@ class Single:
 
     def __init__(self, model: nn.Module, weights: Weights, world: Any, steady: bool = False) -> None:
         self.model, self.weights, self.evaluation_world, self.steady = model, weights, world, steady
-        self._faster: Gradient | None = None
+        self._faster: FasterGradient | None = None
 
     def gradient(self, objective: Any, batch: Mapping[int, Batch], seed: Callable[[int], None], phase: int = 0) -> float:
         seed(0)
         if self.steady and self._faster is None:
             ordinary = partial(mean.full_batch, self.model, objective, self.weights.flat)
             self._faster = faster_gradient(ordinary, self.model, objective, self.weights.flat)
-        if self._faster is not None:
-            loss = self._faster(batch[0])
-        else:
+        loss = self._faster(batch[0]) if self._faster is not None else None
+        if loss is None:
             loss = mean.full_batch(self.model, objective, self.weights.flat, batch[0])
         self.weights.rest(phase)
         return loss
