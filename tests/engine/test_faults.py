@@ -28,7 +28,7 @@ from sonde.cli.main import main
 from sonde.core import files
 from sonde.core.errors import ResourceFault
 from sonde.engine import checkpoint, evaluate, progress, trainer, weights
-from sonde.engine.strategies import ordered
+from sonde.engine.strategies import ordered, single
 from sonde.runs import checkpoints
 from sonde.runs import clock as clock_module
 from tests.engine.harness import (
@@ -404,7 +404,8 @@ class Steps:
         """A change for a process: count, and send itself signals in the n-th call of an update, a gradient or an evaluation."""
 
         def change() -> None:
-            for owner, name in ((weights.Weights, "update"), (ordered.Ordered, "gradient"), (evaluate, "_gather")):
+            gradients = ((strategy, "gradient") for strategy in (single.Single, ordered.Ordered))
+            for owner, name in ((weights.Weights, "update"), *gradients, (evaluate, "_gather")):
                 setattr(owner, name, self._watched(getattr(owner, name), name, at, numbers))
 
         return change
