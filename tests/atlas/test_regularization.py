@@ -92,7 +92,7 @@ mistakes.add(
 mistakes.add(
     "REG-07", "rows cleaned without a word", only=("corrupt cells", "rows with gaps dropped", "rows kept"), setup=quick_reg_07
 ).replace(regularization, "SPOILT", regularization.SPOILT.replace("x7", "7"))
-mistakes.add("REG-07", "labels that do not matter", count=2).replace(
+mistakes.add("REG-07", "labels that do not matter", every="test accuracy", count=3).replace(
     regularization, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed
 )
 mistakes.add(

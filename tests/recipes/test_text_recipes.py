@@ -47,7 +47,7 @@ def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
 def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
     from sonde.models.ngram import Ngram
 
-    data = names._lines(None, 0)
+    data = names.recipe().build_data()
     rows = [data.valid.rows[i] for i in range(len(data.valid))]
     counted = Ngram([data.train.rows[i] for i in range(len(data.train))], len(data.classes), names.ORDER)
     scores = torch.cat([counted.scores(row)[1:] for row in rows])
