@@ -25,7 +25,7 @@ def overview(commands: Mapping[str, str]) -> str:
     return "\n".join(
         (
             f"{bold('Sonde')} {__version__}: build a network, train it, look inside it.",
-            f"  {bold('sonde')} COMMAND [words] [--options]",
+            f"  {bold('sonde')} COMMAND [arguments] [--options]",
             "",
             columns((bold(name), summary) for name, summary in commands.items()),
             "",

@@ -56,10 +56,10 @@ def contents(path: Path) -> bytes:
     except OSError as error:
         raise ResourceFault(f"'{path.name}' cannot be read: {error.strerror}", where=str(path), fix="check its permissions") from error
     if unpack is not None:
-        with reading(path, "is a damaged packed file"), unpack(io.BytesIO(data)) as file:
+        with reading(path, "is a damaged compressed file"), unpack(io.BytesIO(data)) as file:
             data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
-        raise BadInput(f"'{path.name}' holds more than {LIMIT >> 30} GiB", fix="cut it into smaller files")
+        raise BadInput(f"'{path.name}' holds more than {LIMIT >> 30} GiB", fix="split it into smaller files")
     return data
 
 
@@ -125,7 +125,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         for member in box.infolist():
             total += member.file_size
             if total > LIMIT:
-                raise BadInput(f"'{path.name}' unpacks to more than {LIMIT >> 30} GiB", fix="cut it into smaller files")
+                raise BadInput(f"'{path.name}' unpacks to more than {LIMIT >> 30} GiB", fix="split it into smaller files")
             with box.open(member) as file:
                 arrays[member.filename.removesuffix(".npy")] = _parse_npy(file.read(member.file_size + 1), path)
     return arrays

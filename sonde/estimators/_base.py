@@ -113,7 +113,7 @@ def column_sizes(name: str, values: np.ndarray) -> np.ndarray:
     peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
     far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
     if len(far):
-        raise BadInput(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
+        raise BadInput(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="rescale them")
     return peak
 
 

@@ -23,7 +23,9 @@ def save(path: Path, words: Sequence[str], vectors: np.ndarray, binary: bool) ->
     try:
         replace_file(path, b"".join(_chunks(words, vectors.astype("<f4"), binary)))
     except OSError as error:
-        raise ResourceFault(f"'{path.name}' cannot be written: {error.strerror}", where=str(path), fix="check folder and room") from error
+        raise ResourceFault(
+            f"'{path.name}' cannot be written: {error.strerror}", where=str(path), fix="check the folder and the free disk space"
+        ) from error
 
 
 def _chunks(words: Sequence[str], vectors: np.ndarray, binary: bool) -> Iterator[bytes]:

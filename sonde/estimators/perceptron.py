@@ -243,7 +243,7 @@ def separability(X: Any, y: Any) -> Separability:
     with np.errstate(over="ignore"):
         margin, coef = float(np.ldexp(max(margin, 0.0), least)), np.ldexp(coef, -powers)
     if not np.isfinite(coef).all():
-        raise BadInput(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="use other units")
+        raise BadInput(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="rescale them")
     return Separability(separable, margin, coef, intercept, np.bincount(owner[used], share, len(rows)))
 
 

@@ -44,7 +44,7 @@ class Bidirectional(nn.Module):
         super().__init__()
         if backward_mixer is not None and backward_mixer.width != forward_mixer.width:
             widths = f"{forward_mixer.width} and {backward_mixer.width}"
-            raise BadInput(f"mixers of width {widths} cannot read one sequence", where="Bidirectional")
+            raise BadInput(f"both mixers must have the same width, not {widths}", where="Bidirectional")
         self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
         self.width, self.out_width = forward_mixer.width, 2 * forward_mixer.width
         """features per token of the input and of the output"""
@@ -73,7 +73,7 @@ class Stacked(nn.Module):
         super().__init__()
         widths = {layer.width for layer in layers}
         if len(widths) != 1:
-            raise BadInput(f"layers one above the other need one width, not {sorted(widths)}", where="Stacked")
+            raise BadInput(f"stacked layers must have the same width, not {sorted(widths)}", where="Stacked")
         self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
         self.joins = nn.ModuleList(
             nn.Linear(layer.out_width, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]

@@ -58,9 +58,9 @@ def recipe(
         code: dimension of the code, by default 16; a sparse one may have more than there are pixels, by default 128
         hidden: widths of dense layers before the code, or channels of convolutions; the decoder mirrors them
         network: tied uses the weights of the encoder, transposed, in the decoder
-        penalty: of a sparse code: sum of its values, sum of their squares, or KL divergence of the mean of each unit from the rate
+        penalty: on a sparse code: sum of its values (l1) or of their squares (l2), or KL divergence of each unit's mean from --rate (kl)
         price: weight of the sparse or contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
-        rate: mean activity of each unit that kl aims at, between 0 and 1
+        rate: target mean activity of each code unit for kl
         noise: standard deviation of the noise that denoising removes (pixels are 0 to 1)
         batch_size: images per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0; default: 3e-3, and 2e-2 for kl and contractive,

@@ -48,14 +48,14 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 800,
     seed: int = 0,
 ) -> Recipe:
-    """Colored shapes and sentences such as 'a large red disc on the left': which belong together?
+    """Match images of colored shapes with captions such as 'a large red disc on the left', by contrastive learning (CLIP).
 
     Args:
         size: height and width of an image
         images: examples in all, 15 % for validation and 15 % for the test
         unseen: captions, of 36, that are left out of training with their images
         width: dimension of the embeddings
-        channels: of each convolution of the image encoder
+        channels: channels of each convolution of the image encoder
         mixer: sequence mixer of the text encoder, by name
         batch_size: pairs per update, each compared with all others
         lr: peak learning rate: linear warm-up, then cosine decay to 0

@@ -43,7 +43,7 @@ def recipe(
     epochs: Annotated[float, Range(above=0)] = 25,
     seed: int = 0,
 ) -> Recipe:
-    """Learn p(next pixel; pixels before, label); at the end log p(x) of the test part, labels by Bayes' rule, and samples.
+    """Learn p(next pixel | previous pixels, label); at the end log p(x) on the test split, labels by Bayes' rule, and samples.
 
     Args:
         data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);

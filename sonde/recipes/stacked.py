@@ -49,8 +49,8 @@ def recipe(
     Args:
         data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
             digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
-        widths: of the hidden layers
-        activation: after each of them
+        widths: widths of the hidden layers
+        activation: activation function of the hidden layers
         noise: standard deviation of the noise on the input of each autoencoder, relative to that of the input; 0 is none
         labels: labeled training images per class; the others are used without their labels
         passes: epochs of pre-training for each layer

@@ -85,7 +85,7 @@ def test_mistakes_are_told() -> None:
     both = Bidirectional(mixer("rnn", 6))
     with pytest.raises(BadInput, match="cannot continue from a state"):
         both(torch.zeros(1, 2, 6), both(torch.zeros(1, 2, 6))[1])
-    with pytest.raises(BadInput, match="width 6 and 4"):
+    with pytest.raises(BadInput, match="same width, not 6 and 4"):
         Bidirectional(mixer("rnn", 6), mixer("rnn", 4))
-    with pytest.raises(BadInput, match="one width, not"):
+    with pytest.raises(BadInput, match="the same width, not"):
         Stacked([mixer("rnn", 6), mixer("rnn", 4)])

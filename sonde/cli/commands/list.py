@@ -9,7 +9,7 @@ from .. import _catalog
 from .._options import parse
 
 POSITION = 20
-USAGE = "[WHAT]"
+USAGE = "[recipes | data | models | mixers | objectives | optimizers | schedules | initializers | lenses]"
 EXAMPLES = ("sonde list", "sonde list data")
 
 

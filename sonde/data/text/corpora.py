@@ -192,7 +192,9 @@ def find(name: str) -> Path:
     if path is None:
         looked = ", ".join(map(str, fetch.roots()))
         raise DataUnusable(
-            f"no data folder has '{name}'", where=f"looked in {looked}", fix=f"put it at {name} of the folder $SONDE_DATA names"
+            f"no data folder has '{name}'",
+            where=f"looked in {looked}",
+            fix=f"set SONDE_DATA to a folder and put the file at $SONDE_DATA/{name}",
         )
     return path
 

@@ -94,7 +94,7 @@ def prepare(
             f"the shards cannot be written: {error.strerror or error}",
             where=str(out),
             last_good="finished shards are kept",
-            fix="make room and give the same command again",
+            fix="free some disk space and give the same command again",
         ) from error
     finally:
         lock.release()

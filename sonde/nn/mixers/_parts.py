@@ -34,7 +34,7 @@ def divides(width: int, heads: int, owner: str) -> int:
     if width % heads:
         divisors = [n for n in range(1, width + 1) if width % n == 0 and n <= 64]
         raise BadInput(
-            f"a width of {width} cannot be divided into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, divisors))}"
+            f"a width of {width} cannot be divided into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, divisors))} heads"
         )
     return width // heads
 

@@ -52,7 +52,11 @@ def kl(
     if direction == "reverse":
         p, q = q, p
     if isinstance(p, D.Distribution) != isinstance(q, D.Distribution):
-        raise BadInput("one argument is a table, the other a distribution", where="kl", fix="give two of a kind")
+        raise BadInput(
+            "one argument is a table of probabilities, the other a torch distribution",
+            where="kl",
+            fix="give two tables or two distributions",
+        )
     if isinstance(p, D.Distribution):
         return _or_refuse(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / per(base)
     p, q = _pair(p, q)
