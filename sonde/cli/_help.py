@@ -81,12 +81,14 @@ def _signature(name: str, option: Option) -> str:
     from dataclasses import replace
     from inspect import Parameter
 
+    from ..core.options import choices
     from ._options import flag
 
     if option.type is bool:
         return f"{flag(name)}, {flag(f'no_{name}')}" if option.default is True else flag(name)
     kind = replace(option, range=None, default=Parameter.empty).describe().removesuffix(" ...")
-    word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
+    kind, names = kind.removeprefix("one of "), ", ".join(map(str, choices(option.type)))
+    word = names.replace(", ", "|") if kind == names else WORDS.get(kind, "VALUE")
     return f"{flag(name)} {word}" + (" ..." if option.many else "")
 
 
