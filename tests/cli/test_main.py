@@ -189,5 +189,5 @@ def test_no_command_line_ends_in_a_traceback(tmp_path: Path, monkeypatch, capsys
 
 
 def test_an_option_with_one_choice_shows_it(capsys: pytest.CaptureFixture) -> None:
-    assert main(["generate", "--help"]) == 0
+    assert cli.main(["generate", "--help"]) == 0
     assert "--weights int8 " in capsys.readouterr().out
