@@ -92,12 +92,12 @@ def photographs(exhibit: Exhibit) -> str:
         for key, (steps, make) in nets.items()
     }
     shallow, plain, residual = scores.values()
-    exhibit.ordered(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
+    exhibit.exceeds(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
     # One set of images for all seeds, so their mean scatters like one of them: each is held against the bound.
     exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least)
     near, linear = _peers(data)
-    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
-    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
+    exhibit.exceeds(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
+    exhibit.exceeds(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
     table = {
         "network": [*nets, "10 nearest neighbors", "linear, of the pixels"],
         "steps": [*(steps for steps, _ in nets.values()), None, None],
@@ -209,7 +209,7 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
         fitted = SoftmaxRegression(alpha=1e-3).fit(make(train.x).numpy(), train.y.numpy())
         return float((fitted.predict(make(test.x).numpy()) == test.y.numpy()).mean())
 
-    def learned(model: Any, x: Tensor) -> Tensor:
+    def cnn_features(model: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
             return model.blocks(x).flatten(1)
 
@@ -222,4 +222,4 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
     )
     models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in exhibit.seeds(3)]
     by_hand = score(lambda x: torch.cat([x.sum(2), x.sum(3)], -1).flatten(1))
-    return by_hand, [score(partial(learned, model)) for model in models], score(lambda x: x.flatten(1))
+    return by_hand, [score(partial(cnn_features, model)) for model in models], score(lambda x: x.flatten(1))

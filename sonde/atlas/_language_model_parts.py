@@ -69,7 +69,7 @@ def weights(model: nn.Module) -> str:
 
 
 @torch.no_grad()
-def shaken(seed: int, model: Any) -> Any:
+def perturb(seed: int, model: Any) -> Any:
     """Every weight away from special values such as 0."""
     for name, parameter in model.named_parameters():
         parameter += 0.3 * torch.randn(parameter.shape, generator=generator(seed, "spread", name))

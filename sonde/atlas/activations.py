@@ -294,7 +294,7 @@ def _heads(exhibit: Exhibit) -> None:
     }
     for task, wanted in pairs.items():
         output_head = head(task, 3)
-        applied = next((name for name in (_added(output_head.objective), output_head.activation) if name != "identity"), "nothing")
+        applied = next((name for name in (_link(output_head.objective), output_head.activation) if name != "identity"), "nothing")
         exhibit.expect(f"{task}: what stands at the output", applied, wanted)
         seen = output_head.likelihood().predict(activation(output_head.activation)(torch.tensor(raw)))
         exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
@@ -323,20 +323,20 @@ def _heads(exhibit: Exhibit) -> None:
         for task in TASKS:
             head(task, 2)
     exhibit.expect("warnings for the usual heads", len(records), 0)
-    twice = LINKS[_added("bernoulli")](describe("sigmoid").range)
+    twice = LINKS[_link("bernoulli")](describe("sigmoid").range)
     exhibit.expect("a sigmoid of a sigmoid reaches only", list(twice[:2]), [0.5, 1 / (1 + math.exp(-1))], within=1e-12)
     usual = list(TASKS.items())
     columns = {
         "task": [name for name, _ in usual],
         "activation": [task.activation for _, task in usual],
         "likelihood": [" or ".join(likelihoods_of(name)) for name, _ in usual],
-        "it adds": [_added(task.objective).replace("identity", "nothing") for _, task in usual],
+        "it adds": [_link(task.objective).replace("identity", "nothing") for _, task in usual],
         "predictions in": [str(task.predictions) for _, task in usual],
     }
     exhibit.show(Table("Output and loss by task", columns, note="Odd, for example: " + "; ".join(texts[:3]) + "."))
 
 
-def _added(likelihood: str) -> str:
+def _link(likelihood: str) -> str:
     """The link that a likelihood declares."""
     return objective_class(likelihood).link  # type: ignore[attr-defined]
 

@@ -22,7 +22,7 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
 from ..generate import generate
-from ..lenses.tools.mixers import measure, mixing
+from ..lenses.tools.mixers import measure, mixing_flops
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.seq2seq import SourceAttention
 from ..nn.block import style_of
@@ -113,7 +113,7 @@ def att_02(exhibit: Exhibit) -> str:
     attention_weights = layer.weights(x)[0, 0].detach()
     exhibit.expect("3 x 3 weights against the sum written out", attention_weights, weights, 1e-12)
     exhibit.expect("each row of weights adds up to", attention_weights.sum(1), np.ones(N), 1e-12)
-    exhibit.ordered("every weight is positive: the smallest", attention_weights.min(), 0.0)
+    exhibit.exceeds("every weight is positive: the smallest", attention_weights.min(), 0.0)
     wanted = out @ layer.out.weight.detach().numpy().T + layer.out.bias.detach().numpy()
     gap = exhibit.expect("outputs against the loops", layer(x)[0][0].detach(), wanted, 1e-12)
     whole = _softmax(q @ k.T) @ v
@@ -159,14 +159,14 @@ def att_04(exhibit: Exhibit) -> str:
     last = torch.full((1, 1), N - 1)
     weights = scores(queries, keys, last).softmax(-1)[0, 0, 0]
     exhibit.expect("weights add up to", weights.sum(), 1.0, 1e-12)
-    exhibit.ordered("every weight is positive: the smallest", weights.min(), 0.0)
+    exhibit.exceeds("every weight is positive: the smallest", weights.min(), 0.0)
     error = exhibit.expect(
         "value returned by an exact match, scale 1000", attend(queries, keys, values, scale=1000.0)[0, 0, 0], values[0, 0, 2].numpy(), 1e-9
     )
     # One-hot values give the weights themselves back; as 1 - cosine <= 2, none of them is lost in rounding at scale 16.
     names = torch.eye(N, dtype=torch.float64)[None, None]
     others = [float(attend(queries, keys, names, scale=scale)[0, 0, 0, torch.arange(N) != 2].sum()) for scale in (1.0, 4.0, 16.0)]
-    exhibit.ordered("the weight of the other keys falls with the sharpness", min(others[0] - others[1], others[1] - others[2]), 0.0)
+    exhibit.exceeds("the weight of the other keys falls with the sharpness", min(others[0] - others[1], others[1] - others[2]), 0.0)
     X, query = keys[0, 0].numpy(), queries[0, 0, 0].numpy()
     alpha = _softmax(X @ query / math.sqrt(d))
     outputs = attend(queries, keys, keys)[0, 0, 0]
@@ -537,7 +537,7 @@ def att_16(exhibit: Exhibit) -> str:
     growth = (depths["RNN"][2] - depths["RNN"][1]) / 16
     exhibit.above("operations that each further token adds to the chain of an RNN", growth, 0.99)
     lengths, attention = [128, 256, 512, 1024], attention.float()
-    flops = [mixing(attention, torch.zeros(1, n, D)) for n in lengths]
+    flops = [mixing_flops(attention, torch.zeros(1, n, D)) for n in lengths]
     memory, seconds = zip(*(_cost(exhibit, attention, n) for n in lengths))
     fused = [measure("attention", attention, "parallel", n, budget=0.0).peak for n in lengths]
     power = {

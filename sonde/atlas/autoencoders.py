@@ -32,7 +32,7 @@ from ..objectives.reconstruction import Reconstruction
 from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import cosine
-from ..recipes.tools.stacked import denoising, first_layers, greedy, layer
+from ..recipes.tools.stacked import first_layers, greedy, keep_clean, layer
 from ..recipes.vae import binarize
 from ._autoencoder_parts import generative
 from .exhibit import Exhibit, spread
@@ -107,7 +107,7 @@ def ae_02(exhibit: Exhibit) -> str:
                 step = 10.0 ** rng.uniform(-4, 0)
                 other = (U[:, :K] * s[:K] + step * rng.normal(size=(12, K))) @ (V[:, :K] + step * rng.normal(size=(7, K))).T
             closest = min(closest, float(np.linalg.norm(square - other) ** 2) - least)
-    exhibit.ordered("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
+    exhibit.exceeds("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
     _show_ranks(exhibit)
     return f"rebuilt to {worst:.0e}; 6000 candidates, none better (closest {closest:.1e})"
 
@@ -265,7 +265,7 @@ def ae_05(exhibit: Exhibit) -> str:
         models = _train_models(exhibit, _fit(build, data, Sparse(l1=factor), 300), f"l1 {factor}")
         rows[factor] = ([_active(model, test) for model in models], [_error(model, test) / baseline for model in models], models[0])
     for less, more in zip(factors, factors[1:]):
-        exhibit.ordered(f"active share falls from lambda {less:g} to {more:g}", rows[less][0], rows[more][0])
+        exhibit.exceeds(f"active share falls from lambda {less:g} to {more:g}", rows[less][0], rows[more][0])
     exhibit.below("L1: error over that of the mean digit at the largest lambda", rows[factors[-1]][1], 0.6)
 
     prices: dict[str, tuple[Sparse, Callable[[AutoEncoder], float], float, float]] = {
@@ -341,7 +341,7 @@ def ae_07(exhibit: Exhibit) -> str:
     noisy = clean + deviation * torch.randn(clean.shape, generator=exhibit.generator("test noise"))
     start = float((noisy - clean).square().mean())
     change = augment.noise(deviation)
-    ways = {"plain, trained on clean digits": None, "denoising": denoising(change), "noisy target (E-12)": change}
+    ways = {"plain, trained on clean digits": None, "denoising": keep_clean(change), "noisy target (E-12)": change}
     build = partial(autoencoder.dense, (1, 8, 8), (128,), "relu")
     errors, shown = {}, []
     for name, way in ways.items():
@@ -418,7 +418,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         fixed = _FixedPosterior((wide[0].repeat(many, 1), wide[1].repeat(many, 1)), decode)
         bounds.append(float((objective.log_likelihood(fixed, x.repeat(many, 1), samples, rng)).mean() - exact.mean()))
     for few, more, tighter in ((1, 10, 2), (10, 100, 4)):
-        exhibit.ordered(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
+        exhibit.exceeds(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
     exhibit.below("the bound of 10 codes is below log p(x), nats", bounds[2], 0.0)
     exhibit.below("what is left to log p(x) at 1000 codes, in nats", abs(bounds[-1]), 0.02)
     note = f"Posterior with e times the true variance; 1 code is the ELBO, {-bounds[0]:.2f} nats below log p(x)."

@@ -58,17 +58,17 @@ def diff_02(exhibit: Exhibit) -> str:
         shapes.append(list(own.shape))
         product, at = own @ product, stage(at)
 
-    def composed(x: Tensor) -> Tensor:
+    def composition(x: Tensor) -> Tensor:
         for stage in stages:
             x = stage(x)
         return x
 
     exhibit.expect("sizes of the four Jacobians, outputs x inputs", shapes, [[4, 3], [4, 4], [6, 4], [5, 6]])
-    graph = trace(composed, x)
+    graph = trace(composition, x)
     rows = torch.stack([graph.backward(seed=row)["x"] for row in torch.eye(5, dtype=torch.float64)])
     gap = exhibit.expect("product of Jacobians against the walk over the graph, row by row", product, rows, EXACT)
-    exhibit.expect("and against torch.func", product, modes.jacobian(composed, x), EXACT)
-    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: composed(x)[2], x), EXACT)
+    exhibit.expect("and against torch.func", product, modes.jacobian(composition, x), EXACT)
+    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: composition(x)[2], x), EXACT)
     wrong = modes.jacobian(stages[0], x).T @ modes.jacobian(torch.tanh, a @ x)
     exhibit.expect("in the wrong order the sizes do not even fit", list(wrong.shape) == list(product.shape), False)
     exhibit.show(Heat("J = J4 J3 J2 J1", {"J": product}, axes=["output", "input"]))
@@ -288,7 +288,7 @@ def diff_06(exhibit: Exhibit) -> str:
     def smooth(x: Tensor) -> Tensor:
         return (torch.tanh(x) * x).sum()
 
-    def branching(x: Tensor) -> Tensor:
+    def branch(x: Tensor) -> Tensor:
         return x.sin().sum() if x.sum() > 0 else (x**3).sum()
 
     def data_dependent_loop(x: Tensor) -> Tensor:
@@ -302,16 +302,16 @@ def diff_06(exhibit: Exhibit) -> str:
     gap = exhibit.expect("captured ahead of time: gradient", static, by_hand, EXACT)
     exhibit.expect("traced while running: gradient", traced, by_hand, EXACT)
     positive, negative = x.abs(), -x.abs()
-    exhibit.expect("branch on a value, traced where it is positive", trace(branching, positive).backward()["x"], positive.cos(), EXACT)
-    exhibit.expect("branch on a value, traced where it is negative", trace(branching, negative).backward()["x"], 3 * negative**2, EXACT)
+    exhibit.expect("branch on a value, traced where it is positive", trace(branch, positive).backward()["x"], positive.cos(), EXACT)
+    exhibit.expect("branch on a value, traced where it is negative", trace(branch, negative).backward()["x"], 3 * negative**2, EXACT)
     for turns in (2, 4):
         there = torch.tensor([0.5, turns + 0.5], dtype=torch.float64)
         counted = trace(data_dependent_loop, there)
         exhibit.expect(f"a loop of {turns} turns has as many products", sum(node.kind == "mul" for node in counted), turns)
-    exhibit.refuses("branch on a value, ahead of time", lambda: capture(branching, x))
+    exhibit.refuses("branch on a value, ahead of time", lambda: capture(branch, x))
     exhibit.refuses("loop over a value, ahead of time", lambda: capture(data_dependent_loop, x))
     try:
-        capture(branching, x)
+        capture(branch, x)
         message = ""
     except Exception as error:
         message = str(error)

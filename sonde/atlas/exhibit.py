@@ -132,7 +132,7 @@ class Exhibit:
             name, words, f"< {_number(_check_bound(name, bound))}", value < bound, "mean below" if mean else "below", values, bound
         )
 
-    def ordered(self, name: str, larger: Any, smaller: Any) -> None:
+    def exceeds(self, name: str, larger: Any, smaller: Any) -> None:
         """Of two lists with one number for each seed, the first has the larger number for every seed."""
         high, low = self._values(larger), self._values(smaller)
         low = low * len(high) if len(low) == 1 else low

@@ -93,7 +93,7 @@ def init_02(exhibit: Exhibit) -> str:
     exhibit.expect("tanh net: growth of 1/variance per layer, layers 10 to 20", slope, 2.0, within=0.4)
     fall = float(lines["tanh"][-1] / lines["tanh"][9])
     label = "tanh net: variance of layer 20 over layer 10, and what an exponential that fits layers 1 to 10 would leave"
-    exhibit.ordered(label, fall, _exponential(lines["tanh"]))
+    exhibit.exceeds(label, fall, _exponential(lines["tanh"]))
     law = [1 / (2 * layer) for layer in range(1, depth + 1)]
     drawn = {"linear": lines["identity"], "tanh": lines["tanh"], "1 / (2 depth)": law}
     note = f"Xavier, width {width}, mean of 3 seeds. One over the variance of the tanh net grows by {slope:.2f} per layer."

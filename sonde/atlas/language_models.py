@@ -38,7 +38,7 @@ from ..models.fine_tune import SequenceHead, TokenHead
 from ..models.language_model import LanguageModel
 from ..models.ngram import Ngram, Smoothing
 from ..models.nnlm import FeedForwardLM
-from ..models.published import PUBLISHED, published, size
+from ..models.published import PUBLISHED, published_model, size
 from ..models.seq2seq import Seq2Seq
 from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, trainable_names
 from ..nn.mixers import mixer_class
@@ -61,8 +61,8 @@ def lm_01(exhibit: Exhibit) -> str:
     V, n = 4, 3
     strings = torch.tensor(list(product(range(V), repeat=n)))
     starts = torch.zeros(len(strings), 1, dtype=torch.long)  # token 0 stands before the text
-    models: dict[str, Any] = {f"blocks of {name}": toy.shaken(exhibit.seed, LanguageModel(V, 8, 1, name)) for name in CAUSAL}
-    models["window of 2 tokens"] = toy.shaken(exhibit.seed, FeedForwardLM(V, 3, 5, 7))
+    models: dict[str, Any] = {f"blocks of {name}": toy.perturb(exhibit.seed, LanguageModel(V, 8, 1, name)) for name in CAUSAL}
+    models["window of 2 tokens"] = toy.perturb(exhibit.seed, FeedForwardLM(V, 3, 5, 7))
     text = torch.randint(V, (60,), generator=exhibit.generator("text"))
     models |= {f"trigram, {how}": Ngram(text, V, 3, how) for how in SMOOTHINGS}
     sums = {}
@@ -72,16 +72,16 @@ def lm_01(exhibit: Exhibit) -> str:
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
     readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
     for name, reader in readers.items():
-        state = toy.shaken(exhibit.seed, reader).begin(source)
+        state = toy.perturb(exhibit.seed, reader).begin(source)
         sums[name] = float(score(reader, starts, strings, state=state).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(exhibit.seed, Elmo(V, 6, 2))
+    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.perturb(exhibit.seed, Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
     for name, way, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
         sums[name] = float(_joint(elmo(tokens)[:, way], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
     blocks = [LanguageModel(V, 8, 1, "attention causal=false", noncausal=True) for _ in range(48)]
-    seeing = [toy.shaken(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
+    seeing = [toy.perturb(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
     wrong = float(np.mean([abs(_joint(one(x), strings).exp().sum().item() - 1) for one in seeing]))
     exhibit.above("48 models that see later tokens: their sums are off, on average, by", wrong, 0.03)
 
@@ -258,7 +258,7 @@ def lm_06(exhibit: Exhibit) -> str:
     x = torch.randint(V, (1, T), generator=exhibit.generator("seen"))
     seen: dict[str, Tensor] = {}
     for name, model in models.items():
-        model = toy.shaken(exhibit.seed, model).double()
+        model = toy.perturb(exhibit.seed, model).double()
         rows = x.repeat(T, 1)
         places = torch.arange(T)
         rows[places, places] = (rows[places, places] + 1) % V  # row i has another token at place i
@@ -291,8 +291,8 @@ def _bert_by_hand(d: int, layers: int, V: int = 30522, places: int = 512) -> int
 def lm_07(exhibit: Exhibit) -> str:
     """BERT-large: 30522 tokens, 1024 numbers, 24 layers, 16 heads; counted without memory for one number."""
     heads = ("token_", "pair_head")
-    large: Any = published("bert_large")
-    base, blocks = published("bert_base"), large.stack.blocks
+    large: Any = published_model("bert_large")
+    base, blocks = published_model("bert_base"), large.stack.blocks
     config = [large.vocabulary, large.width, len(blocks), blocks[0].mixer.heads]
     exhibit.expect("tokens, width, layers, heads", config, [30522, 1024, 24, 16])
     exhibit.expect("places of the numbers", {p.device.type for p in large.parameters()} == {"meta"}, True)
@@ -464,7 +464,7 @@ def lm_11(exhibit: Exhibit) -> str:
     gap = exhibit.expect("loss of one pass, against the mean over prefixes", whole, sum(each) / 8, within=1e-12)
     logits = F.linear(one.features(rows)[0], one.head.weight)  # type: ignore[union-attr]
     exhibit.expect("a linear map to |V|", one(rows).detach(), logits.detach().numpy(), within=1e-12)
-    giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
+    giants: list[Any] = [published_model(name) for name in ("gpt2", "gpt3")]
     exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
 
     sequences, n = toy.chain(exhibit.seed, 4000, 9, "train"), 8
@@ -591,7 +591,7 @@ def lm_14(exhibit: Exhibit) -> str:
     table: dict[str, list[Any]] = {"model": [], "layers": [], "width": [], "heads": [], "places": [], "parameters": []}
     kinds = set()
     for name, number in wanted.items():
-        model: Any = published(name)
+        model: Any = published_model(name)
         config = PUBLISHED[name]
         d, layers, places = config["n_embd"], config["n_layer"], config["n_positions"]
         exhibit.expect(f"{name}: parameters", size(model), number)
@@ -777,7 +777,7 @@ def lm_18(exhibit: Exhibit) -> str:
     for name in ("full fine-tuning", "adapters", "LoRA"):
         exhibit.above(f"{name}: topics named right from {len(few)} examples", right[name], 0.8)
     # It is the topic that a prompt brings out; no prompt can tell apart what the model cannot.  It takes a large one for more.
-    exhibit.ordered("prompt: nats of the right word, before training more than after", nats["prompt before training"], nats["prompt"])
+    exhibit.exceeds("prompt: nats of the right word, before training more than after", nats["prompt before training"], nats["prompt"])
     known = math.log(toy.WORDS)
     exhibit.below("prompt: nats of the right word, more than where the topic is known by", [one - known for one in nats["prompt"]], 0.8)
     for name in ("adapters", "LoRA", "prompt"):

@@ -40,7 +40,7 @@ def fn_01(exhibit: Exhibit) -> str:
     exhibit.expect("output size of each layer", [list(row.output) for row in layers], [[5], [4], [3]])
     exhibit.expect("parameters of each layer", [row.weights + row.biases for row in layers], [7 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3])
     exhibit.expect("parameters in all", cost.weights + cost.biases, 79)
-    printed = _as_printed(explain_model(net, (7,), "A net of three layers"))
+    printed = _render(explain_model(net, (7,), "A net of three layers"))
     lines = {row.name: next(line for line in printed.splitlines() if line.split()[:1] == [row.name]) for row in layers}
     shown = [all(f" {n} " in lines[row.name] for n in (row.output[0], row.weights, row.biases)) for row in layers]
     exhibit.expect("layers printed with size and counts", sum(shown), 3)
@@ -585,7 +585,7 @@ def _parts(net: nn.Module) -> list[nn.Module]:
     return [module for module in net.modules() if not list(module.children())]
 
 
-def _as_printed(what: Any) -> str:
+def _render(what: Any) -> str:
     from rich.console import Console
 
     paper = io.StringIO()

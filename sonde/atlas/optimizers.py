@@ -281,7 +281,7 @@ def opt_07(exhibit: Exhibit) -> str:
         paths[name], losses = _gabor_walk(x, y, starts, batch, batches)
         arrived[name] = losses < best
     counts = {name: int(there.sum()) for name, there in arrived.items()}
-    exhibit.ordered(
+    exhibit.exceeds(
         f"starts of {arrived['full batch'].numel():,} that reach the best basin: batches of 8, less the full batch",
         counts["batches of 8"],
         counts["full batch"],
@@ -596,7 +596,7 @@ def opt_14(exhibit: Exhibit) -> str:
     # exact for the Gaussian orthogonal ensemble
     for n, exact in ((1, 0.5), (2, (2 - math.sqrt(2)) / 4), (3, (math.pi - 2 * math.sqrt(2)) / (4 * math.pi))):
         exhibit.expect(f"share of positive definite random Hessians, N={n}", shares[n - 1], exact, within=5 * math.sqrt(exact / trials))
-    exhibit.ordered("the share falls with N", min(a - b for a, b in zip(shares, shares[1:])), 0.0)
+    exhibit.exceeds("the share falls with N", min(a - b for a, b in zip(shares, shares[1:])), 0.0)
     exhibit.below("share at N=5", shares[-1], 1e-3)
 
     rng = exhibit.generator("noise")

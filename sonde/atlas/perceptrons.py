@@ -96,7 +96,7 @@ def per_03(exhibit: Exhibit) -> str:
         bounds.append(bound)
     used = np.array(corrections) / np.array(bounds)
     exhibit.expect("sets not learned without an error", errors, 0)
-    exhibit.ordered("corrections never exceed (R / margin)^2: room in the tightest set", 1.0, used.max())
+    exhibit.exceeds("corrections never exceed (R / margin)^2: room in the tightest set", 1.0, used.max())
     exhibit.above("sets that needed more than one correction", sum(count > 1 for count in corrections), 90)
     # Two rows (1, 0) and (0, -1) of sign +, - meet the bound as closely as whole numbers allow: R = 1, margin 1/sqrt(2).
     tight = Perceptron(fit_intercept=False).fit([[1.0, 0.0], [0.0, -1.0]][::-1], [-1, 1])
@@ -289,11 +289,11 @@ def per_09(exhibit: Exhibit) -> str:
     margins = [float((signs * (x @ plane[:2] + plane[2])).min()) for plane in directions]
     best = float((signs * widest.decision_function(x)).min() / np.linalg.norm(widest.coef_))
     exhibit.expect("widest margin, also 1 / |w| of the SVM", best, 1 / np.linalg.norm(widest.coef_), within=1e-5)
-    exhibit.ordered("no perceptron has a margin wider than the widest", best * (1 + 1e-6), max(margins))
-    exhibit.ordered("every perceptron separates: the narrowest margin", min(margins), 0.0)
+    exhibit.exceeds("no perceptron has a margin wider than the widest", best * (1 + 1e-6), max(margins))
+    exhibit.exceeds("every perceptron separates: the narrowest margin", min(margins), 0.0)
 
     widths, draws = (1, 2, 4, 8, 16, 32), 40
-    solved = [np.mean([_frozen(width, seed) for seed in range(draws * exhibit.seed, draws * (exhibit.seed + 1))]) for width in widths]
+    solved = [np.mean([_learns_xor(width, seed) for seed in range(draws * exhibit.seed, draws * (exhibit.seed + 1))]) for width in widths]
     exhibit.expect("XOR solved over one frozen unit, share of draws", solved[0], 0.0)
     exhibit.above(f"XOR solved over {widths[-1]} frozen units, share of draws", solved[-1], 0.95)
 
@@ -370,7 +370,7 @@ def _multiclass_by_hand(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
     return weights, corrections
 
 
-def _frozen(width: int, seed: int) -> bool:
+def _learns_xor(width: int, seed: int) -> bool:
     """Whether a perceptron learns XOR from the outputs of random threshold units that stay as they are."""
     from ..estimators.perceptron import Perceptron
 

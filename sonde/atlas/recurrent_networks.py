@@ -136,15 +136,15 @@ def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=x[:, 0])
 
-    def pooled(rng: torch.Generator) -> Batch:
+    def contains_two(rng: torch.Generator) -> Batch:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=(x == 2).any(1).long())
 
-    def aligned(rng: torch.Generator) -> Batch:
+    def shift(rng: torch.Generator) -> Batch:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=F.pad(x[:, :-1], (1, 0)))
 
-    def unaligned(rng: torch.Generator) -> Batch:
+    def reverse_and_repeat(rng: torch.Generator) -> Batch:
         source = _tokens(rng, 32, 3)
         y = source.flip(1).repeat_interleave(2, 1)[:, :5]
         return Batch(source=source, x=F.pad(y[:, :-1], (1, 0), value=5), y=y)
@@ -153,9 +153,9 @@ def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
         "one-one": (partial(topology, "one-one", inputs=3, outputs=2, width=16), one_one, [32, 2]),
         "one-many": (partial(topology, "one-many", source=3, outputs=6, width=16), one_many, [16, 4, 6]),
         "many-one": (partial(topology, "many-one", inputs=5, outputs=5, width=16), many_one, [32, 5]),
-        "many-one, pooled": (partial(topology, "many-one", inputs=5, outputs=2, width=16, pool="mean"), pooled, [32, 2]),
-        "many-many aligned": (partial(topology, "many-many aligned", inputs=5, outputs=5, width=16), aligned, [32, 6, 5]),
-        "many-many": (partial(topology, "many-many", vocabulary=6, sources=5, width=24), unaligned, [32, 5, 6]),
+        "many-one, pooled": (partial(topology, "many-one", inputs=5, outputs=2, width=16, pool="mean"), contains_two, [32, 2]),
+        "many-many aligned": (partial(topology, "many-many aligned", inputs=5, outputs=5, width=16), shift, [32, 6, 5]),
+        "many-many": (partial(topology, "many-many", vocabulary=6, sources=5, width=24), reverse_and_repeat, [32, 5, 6]),
     }
 
 
@@ -595,7 +595,7 @@ class _Recall(nn.Module):
         return self.head(self.mixer(self.entry(x))[0][:, -1])
 
 
-def _growing(lag: int, steps: int) -> Draw:
+def _curriculum(lag: int, steps: int) -> Draw:
     """The task, with a lag that grows over the first half of `steps` batches and then stays."""
     lags = (min(max(round(2 * lag * step / steps), 1), lag) for step in itertools.count())
 
@@ -625,7 +625,7 @@ def rnn_12(exhibit: Exhibit) -> str:
     shares = {
         f"{name} over {lag}": _train_per_seed(
             exhibit,
-            lambda name=name, lag=lag: (_Recall(name, 32), _growing(lag, STEPS)),  # type: ignore[misc]
+            lambda name=name, lag=lag: (_Recall(name, 32), _curriculum(lag, STEPS)),  # type: ignore[misc]
             STEPS,
             rate=1e-2,
         )

@@ -435,14 +435,14 @@ def reg_05(exhibit: Exhibit) -> str:
     """Training pulls one weight from 0 to 1 along w_t = 1 - 0.9^t; validation likes 1/2 best, which step 7 is nearest to."""
     stops, kept, traces = [], [], []
     for patience, every, best, stopped in ((1, 1, 7, 8), (3, 1, 7, 10), (5, 1, 7, 12), (3, 2, 6, 12)):
-        run = exhibit.train(_rising(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
+        run = exhibit.train(_one_weight_recipe(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
         label = f"patience {patience}, checked every {'step' if every == 1 else f'{every} steps'}"
         exhibit.expect(f"{label}: last step", run.result["steps"], stopped)
         exhibit.expect(f"{label}: weight that is kept", run.model().weight.item(), 1 - 0.9**best, within=1e-6)
         stops.append(run.result["steps"])
         kept.append(run.result["model_step"])
         traces.append([row["valid/loss"] for row in run.metrics if "valid/loss" in row])
-    run = exhibit.train(_rising(0, 1), "no-patience", seed=exhibit.seed)
+    run = exhibit.train(_one_weight_recipe(0, 1), "no-patience", seed=exhibit.seed)
     exhibit.expect("without patience: last step", run.result["steps"], 20)
     exhibit.expect("without patience: weight that is kept", run.model().weight.item(), 1 - 0.9**20, within=1e-6)
     exhibit.expect("validation loss at each check", traces[2], [0.5 * (0.5 - 0.9**step) ** 2 for step in range(1, 13)], within=1e-6)
@@ -453,7 +453,7 @@ def reg_05(exhibit: Exhibit) -> str:
     return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {nearest}"
 
 
-def _rising(patience: int, every: int) -> Recipe:
+def _one_weight_recipe(patience: int, every: int) -> Recipe:
     def model() -> nn.Module:
         line = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(line.weight)
@@ -556,8 +556,7 @@ def reg_07(exhibit: Exhibit) -> str:
     exhibit.above("examples another seed puts elsewhere in test", len(set(other[2].tolist()) - set(parts[2].tolist())), 0)
 
     gap = max(
-        exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6)
-        for name, pair in _weighted_and_balanced(exhibit).items()
+        exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6) for name, pair in _class_weight_pairs(exhibit).items()
     )
 
     shares, seeds = (0.0, 0.4, 0.7), exhibit.seeds()
@@ -574,7 +573,7 @@ def reg_07(exhibit: Exhibit) -> str:
     return f"{kept}; weighted loss off by {gap:.1e}; accuracy at 0, 40, 70 % wrong labels {reached}"
 
 
-def _weighted_and_balanced(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
+def _class_weight_pairs(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
     """Loss and gradient with class weights on 30, 10 and 5 examples, and without them on 30 of each class."""
     y = torch.tensor([0] * 30 + [1] * 10 + [2] * 5)
     x = torch.randn(45, 4, generator=exhibit.generator("x"))

@@ -17,7 +17,7 @@ from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses.cost import cost
 from ..models import resnet
-from ..models.published import published
+from ..models.published import published_model
 from ..models.unet import UNet
 from ..nn.adapters import freeze, trainable_names
 from ..nn.residual import Residual
@@ -88,7 +88,7 @@ def res_03(exhibit: Exhibit) -> str:
             losses[name].append(_loss(exhibit.train(recipe, f"{name}-{seed}", seed=seed).model(), data))
     shallow, plain, residual = losses.values()
     exhibit.above("training loss: plain 40 layers less plain 4", [p - s for p, s in zip(plain, shallow)], 0.3)
-    exhibit.ordered("training loss: plain 4 layers over residual 40", shallow, residual)
+    exhibit.exceeds("training loss: plain 4 layers over residual 40", shallow, residual)
     small = tower(4, 16)
     deeper = nn.Sequential(*list(small)[:-1], *(Residual(_zero(nn.Linear(16, 16))) for _ in range(36)), small[-1])
     exhibit.expect("a copy with 36 identity layers: loss", _loss(deeper, data), _loss(small, data))
@@ -291,7 +291,7 @@ def overlap(predictions: Tensor, true: Tensor, classes: int) -> float:
 def res_09(exhibit: Exhibit) -> str:
     """Where the numbers are: VGG-19 holds most of them in dense layers, ResNet-34 almost none (E-32)."""
     goals = {"vgg19": 143667240, "resnet34": 21797672, "resnet18": 11689512, "resnet50": 25557032}
-    nets = {name: published(name) for name in goals}
+    nets = {name: published_model(name) for name in goals}
     nets["resnet20 (CIFAR)"] = resnet.cifar(20)
     goals["resnet20 (CIFAR)"] = 269722
     counts = {name: sum(p.numel() for p in net.parameters()) for name, net in nets.items()}

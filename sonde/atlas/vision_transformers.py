@@ -19,7 +19,7 @@ from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import overlay
 from ..models.pixels import Pixels, levels_of
-from ..models.published import published, size
+from ..models.published import published_model, size
 from ..models.vit import ViT, patchify, unpatchify
 from ..nn.mixers.attention import scores
 from ..objectives.categorical import Categorical
@@ -60,7 +60,7 @@ def vit_01(exhibit: Exhibit) -> str:
 
 def vit_02(exhibit: Exhibit) -> str:
     """Patches, a token for the answer, places, an encoder, a linear map: above what a linear model reads from the pixels."""
-    model: Any = published("vit_b16")
+    model: Any = published_model("vit_b16")
     number, tokens = size(model), model.features(torch.zeros(1, 3, 224, 224, device="meta")).shape[1]
     exhibit.expect("numbers of ViT-B/16", number, 86_567_656)
     exhibit.expect("tokens in its encoder", tokens, 197)
@@ -138,7 +138,7 @@ def vit_03(exhibit: Exhibit) -> str:
             bits.append(float(-model.log_prob(test.x, test.label).mean()) / 64 / math.log(2))
             drawn = model.sample(len(labels), labels, torch.Generator().manual_seed(seed))
         alone.append(_independent_pixels(train, test))
-        known.append(_share_recognized(train, drawn, labels))
+        known.append(_recognized_fraction(train, drawn, labels))
     gains = [theirs - ours for ours, theirs in zip(bits, alone)]
     exhibit.above("bits per pixel saved over pixels that only know their place and the digit, new images", gains, 0.1)
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
@@ -191,7 +191,7 @@ def _independent_pixels(train: Batch, test: Batch) -> float:
     return float(-chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
 
 
-def _share_recognized(train: Batch, drawn: Tensor, labels: Tensor) -> float:
+def _recognized_fraction(train: Batch, drawn: Tensor, labels: Tensor) -> float:
     """Share of samples in which a support vector machine, trained on real digits, sees the digit that was asked for."""
     from sklearn.svm import SVC
 

@@ -62,15 +62,15 @@ def test_means_and_orderings(tmp_path):
     exhibit.above("mean is not", [0.8, 0.8, 1.0], 0.9, mean=True)
     exhibit.below("mean below", [0.8, 0.8, 1.0], 0.9, mean=True)
     exhibit.below("mean is not below", [0.8, 1.0, 1.2], 0.9, mean=True)
-    exhibit.ordered("every seed", [1.0, 2.0], [0.5, 1.5])
-    exhibit.ordered("not every seed", [1.0, 2.0], [0.5, 2.5])
-    exhibit.ordered("above a number", [1.0, 2.0], 0.5)
-    exhibit.ordered("a tie", [1.0, 2.0], 1.0)
-    exhibit.ordered("nothing", [1.0, math.nan], 0.0)
+    exhibit.exceeds("every seed", [1.0, 2.0], [0.5, 1.5])
+    exhibit.exceeds("not every seed", [1.0, 2.0], [0.5, 2.5])
+    exhibit.exceeds("above a number", [1.0, 2.0], 0.5)
+    exhibit.exceeds("a tie", [1.0, 2.0], 1.0)
+    exhibit.exceeds("nothing", [1.0, math.nan], 0.0)
     assert [finding.passed for finding in exhibit.findings] == [True, False, True, False, True, False, True, False, False]
     assert exhibit.findings[4].values == (0.5, 0.5) and exhibit.findings[5].values == (0.5, -0.5)
     with pytest.raises(BadInput, match="orders 2 numbers and 3"):
-        exhibit.ordered("uneven", [1.0, 2.0], [1.0, 2.0, 3.0])
+        exhibit.exceeds("uneven", [1.0, 2.0], [1.0, 2.0, 3.0])
 
 
 def test_seeds_follow_from_one_number(tmp_path):
@@ -306,15 +306,16 @@ class Check(NamedTuple):
 
 def checks(path: Path) -> Iterator[Check]:
     """Every check of a number in a file."""
-    place = {"above": 2, "below": 2, "expect": 3, "ordered": 9}
+    position = {"above": 2, "below": 2, "expect": 3, "exceeds": 9}
+    rules = {"expect": "within", "exceeds": "ordered"}
     known = vars(importlib.import_module(f"sonde.atlas.{path.stem}"))
     for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in place):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in position):
             continue
         if not (isinstance(call.func.value, ast.Name) and call.func.value.id == "exhibit"):
             continue
         kind, keywords = call.func.attr, {word.arg: word.value for word in call.keywords}
-        at = place[kind]
+        at = position[kind]
         node = call.args[at] if len(call.args) > at else keywords.get("bound", keywords.get("within", ast.Constant(0.0)))
         try:
             expression = ast.fix_missing_locations(ast.Expression(node))
@@ -322,7 +323,7 @@ def checks(path: Path) -> Iterator[Check]:
         except Exception:
             bound = None
         mean = "mean " if getattr(keywords.get("mean"), "value", False) else ""
-        yield Check(re.compile(pattern(call.args[0])), mean + {"expect": "within"}.get(kind, kind), bound)
+        yield Check(re.compile(pattern(call.args[0])), mean + rules.get(kind, kind), bound)
 
 
 def pattern(node: ast.expr) -> str:

@@ -69,7 +69,7 @@ mistakes.add(
     red=("training mean, against evaluation", "without division in training, evaluation multiplies by 1 - p"),
 ).replace(regularization, "Dropout", lambda p=None, keep_prob=None, scale="train": dropout.Dropout(p, keep_prob, None))
 mistakes.add("REG-05", "weights that are not restored", red="weight that is kept", green="last step").replace(
-    regularization, "_rising", lambda right, *args: right(*args).replace(restore_best=False)
+    regularization, "_one_weight_recipe", lambda right, *args: right(*args).replace(restore_best=False)
 )
 mistakes.add("REG-06", "a flip upside down", only="flip, against reversed columns", setup=quick_reg_06).replace(
     augment, "flip", lambda chance=0.5: lambda batch, generator: batch.replace(x=batch.x.flip(-2))
