@@ -41,7 +41,7 @@ from .exhibit import Exhibit, spread
 def ae_01(exhibit: Exhibit) -> str:
     """One tied layer: its formula, its numbers, and a linear one as wide as its input that loses nothing."""
     sizes = [(11, 4), (64, 16), (784, 32)]
-    tied, untied = ([_count(autoencoder.dense((D,), (K,), tied=way)) for D, K in sizes] for way in (True, False))
+    tied, untied = ([_count(autoencoder.dense((D,), (K,), tied=is_tied)) for D, K in sizes] for is_tied in (True, False))
     exhibit.expect("parameters tied: K D + K + D", tied, [K * D + K + D for D, K in sizes])
     exhibit.expect("parameters untied: 2 K D + K + D", untied, [2 * K * D + K + D for D, K in sizes])
 

@@ -219,11 +219,11 @@ def _random_graph(seed: int) -> tuple[Callable[[Tensor, Tensor], Tensor], int]:
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         values = [x, y]
-        for act, *places in steps:
-            values.append(act(*(values[place] for place in places)))
+        for act, *indices in steps:
+            values.append(act(*(values[index] for index in indices)))
         return torch.stack(values[2:]).mean()
 
-    uses = [place for _, *places in steps for place in places]
+    uses = [index for _, *indices in steps for index in indices]
     return f, sum(uses.count(value) > 1 for value in set(uses))
 
 

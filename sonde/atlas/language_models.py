@@ -77,8 +77,8 @@ def lm_01(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
     x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.perturb(exhibit.seed, Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
-    for name, way, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
-        sums[name] = float(_joint(elmo(tokens)[:, way], strings).exp().sum())
+    for name, direction, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
+        sums[name] = float(_joint(elmo(tokens)[:, direction], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
     blocks = [LanguageModel(V, 8, 1, "attention causal=false", noncausal=True) for _ in range(48)]
     seeing = [toy.perturb(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
@@ -512,14 +512,14 @@ def lm_12(exhibit: Exhibit) -> str:
     exhibit.expect("the same seed twice", drawn[0], drawn[1].numpy())
     exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.8)
     with torch.no_grad():
-        expected = model(starts[:1])[:, -1]
+        next_logits = model(starts[:1])[:, -1]
     firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5, seed=exhibit.seed).flatten()
-    wanted = (expected[0].double() / 0.5).softmax(-1)
+    wanted = (next_logits[0].double() / 0.5).softmax(-1)
     share = firsts.bincount(minlength=tokenizer.size) / len(firsts)
     # four standard deviations of a share of 4000 draws are below 0.032
     exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
     few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3, seed=exhibit.seed).flatten().tolist())
-    exhibit.expect("letters drawn among the 3 likeliest", few <= set(expected[0].topk(3).indices.tolist()) and len(few) > 1, True)
+    exhibit.expect("letters drawn among the 3 likeliest", few <= set(next_logits[0].topk(3).indices.tolist()) and len(few) > 1, True)
     known = set(text.split())
 
     def real(lines: list[str]) -> float:
@@ -529,11 +529,11 @@ def lm_12(exhibit: Exhibit) -> str:
     samples = [[tokenizer.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
     shares = [real(lines) for lines in samples]
     letters = tokenizer.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
-    chance = real([tokenizer.decode(letters)])
+    baseline = real([tokenizer.decode(letters)])
     exhibit.above("words of three letters or more that exist", shares, 0.6)
-    exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
+    exhibit.below("the same of letters drawn by their frequency", baseline, 0.05)
     exhibit.show(Table("What it writes", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
-    return f"{spread(shares, '.0%')} of words exist, {chance:.0%} of random letters: '{samples[0][0][:40]}'"
+    return f"{spread(shares, '.0%')} of words exist, {baseline:.0%} of random letters: '{samples[0][0][:40]}'"
 
 
 def lm_13(exhibit: Exhibit) -> str:

@@ -340,11 +340,11 @@ def lin_05(exhibit: Exhibit) -> str:
         spoilt = output(linear_norm.rule(head(x.q), head(keys), head(x.v), feature("identity", K)))
     exhibit.expect("vanishing denominators counted with the identity", watch.guarded, 1)
     exhibit.expect("all outputs stay finite", bool(np.isfinite(spoilt).all()), True)
-    with record_recurrences() as calm:
+    with record_recurrences() as elu_watch:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
-    exhibit.expect("vanishing denominators with elu + 1", calm.guarded, 0)
+    exhibit.expect("vanishing denominators with elu + 1", elu_watch.guarded, 0)
     exhibit.show(Heat("Weights of normalized linear attention", {"weight": weights}, axes=["query", "key"]))
-    summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
+    summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {elu_watch.guarded} with elu + 1"
     return f"equal to explicit weights to {gap:.1e}; {summary}"
 
 
@@ -797,8 +797,8 @@ def lin_20(exhibit: Exhibit) -> str:
     q, k, v, *_ = arrays(small)
     z = np.cumsum(k, 0)
     exhibit.below("largest |z.q| of small queries", np.abs((z * q).sum(1)).max(), 1.0)
-    calm = output(mlstm.rule(head(small.q), head(small.k), head(small.v), zero, zero))
-    exhibit.expect("f = i = 1 and |z.q| < 1 is linear attention", calm, np.tril(q @ k.T) @ v, 1e-12)
+    linear = output(mlstm.rule(head(small.q), head(small.k), head(small.v), zero, zero))
+    exhibit.expect("f = i = 1 and |z.q| < 1 is linear attention", linear, np.tril(q @ k.T) @ v, 1e-12)
     # Input gates up to e^600, beyond float64 once squared; only ratios count, and ratios are what is kept.
     source = generator(exhibit.seed + 5, "gates")
     wild = 300 * torch.randn(1, 1, L, generator=source, dtype=torch.float64)

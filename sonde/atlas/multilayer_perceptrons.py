@@ -237,8 +237,8 @@ def mlp_06(exhibit: Exhibit) -> str:
             colors={"class 0": 1, "class 1": 0},
         )
     )
-    figures = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
-    return f"as scikit-learn to {worst:.0e}; XOR accuracy {figures}"
+    summary = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
+    return f"as scikit-learn to {worst:.0e}; XOR accuracy {summary}"
 
 
 def mlp_07(exhibit: Exhibit) -> str:
@@ -633,7 +633,7 @@ def mlp_15(exhibit: Exhibit) -> str:
     exhibit.show(Scatter("A Swiss roll", points, axes=["x", "y", "z"], groups=[names[q] for q in quarter[::2]], view=[12, -72]))
     figures = {name: spread(values, ".2f") for name, values in estimates.items()}
     exhibit.show(Table("Intrinsic dimension", {"points": list(figures), "mean and spread over seeds": list(figures.values())}))
-    return "; ".join(f"{name}: {figure}" for name, figure in figures.items())
+    return "; ".join(f"{name}: {text}" for name, text in figures.items())
 
 
 SHEET = "curved sheet in R^50"

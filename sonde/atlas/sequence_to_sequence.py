@@ -216,7 +216,7 @@ class ParseTree:
 def s2s_04(exhibit: Exhibit) -> str:
     """The likeliest token at every step need not make the likeliest text; two beams find it."""
     model, start, stop = ParseTree(), torch.zeros(1, 1, dtype=torch.long), Stop(end=3)
-    every = {text: model.chance(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
+    every = {text: model.probability(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
     best = max(every, key=lambda text: every[text])
     exhibit.expect("probabilities of all texts sum to", sum(every.values()), 1.0, within=1e-12)
     greedy = tuple(generate(model, start, 3, stop=stop, temperature=0)[0].tolist())
