@@ -320,9 +320,9 @@ def diff_06(exhibit: Exhibit) -> str:
         all(w in message for w in ("depends on a value", Path(__file__).name, "trace(f, x)")),
         True,
     )
-    ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
-    exhibit.show(Table("What can be captured", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
-    return f"both ways {gap:.1g} from the formula; the branch is refused ahead of time"
+    table = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
+    exhibit.show(Table("What can be captured", {**table, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
+    return f"both methods {gap:.1g} from the formula; the branch is refused ahead of time"
 
 
 def diff_07(exhibit: Exhibit) -> str:
@@ -339,9 +339,9 @@ def diff_07(exhibit: Exhibit) -> str:
         [f.replace(trace(torch.sin, x).inputs[0], "x") for f in formulas],
         ["cos(x)", "-sin(x)", "-cos(x)"],
     )
-    places = torch.linspace(-3, 3, 25, dtype=torch.float64)
-    third = torch.stack([graph(place) for place in places])
-    gap = exhibit.expect("the third graph, run at 25 places", third, -places.cos(), EXACT)
+    points = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    third = torch.stack([graph(position) for position in points])
+    gap = exhibit.expect("the third graph, run at 25 places", third, -points.cos(), EXACT)
     second = trace(lambda x: x.exp() * x**4, x).gradient().gradient()
     exhibit.expect("second derivative of e^x x^4 at 0.7", second(x), x.exp() * (x**4 + 8 * x**3 + 12 * x**2), EXACT)
     net = MLP((3, 4, 1), activation="tanh").double()
@@ -350,9 +350,9 @@ def diff_07(exhibit: Exhibit) -> str:
     slopes = trace(net, at).gradient("x")
     twice = torch.stack([slopes.backward(seed=row)["x"] for row in torch.eye(3, dtype=torch.float64).reshape(3, 1, 3)]).reshape(3, 3)
     exhibit.expect("gradient graph of a network, walked back again: its Hessian", twice, hessian, EXACT)
-    lines = {"sin": places.sin(), "first": places.cos(), "third, from the graph": third}
-    exhibit.show(Lines("sin and its derivatives", lines, axes=["x", "value"], x=places.tolist()))
-    return f"d3/dx3 sin = {formulas[-1]}, {gap:.1g} off at 25 places"
+    lines = {"sin": points.sin(), "first": points.cos(), "third, from the graph": third}
+    exhibit.show(Lines("sin and its derivatives", lines, axes=["x", "value"], x=points.tolist()))
+    return f"d3/dx3 sin = {formulas[-1]}, {gap:.1g} off at 25 points"
 
 
 def diff_08(exhibit: Exhibit) -> str:
@@ -424,7 +424,7 @@ def diff_09(exhibit: Exhibit) -> str:
             if k:
                 delta = (dense[k].weight.detach().T @ delta) * slope(z[k - 1])
     table = {"layer": [f"{i + 1}" for i in range(3)], "z": [_short(v) for v in z], "a": [_short(v) for v in a[1:]]}
-    exhibit.show(Table("Stored on the way forward", table))
+    exhibit.show(Table("Stored in the forward pass", table))
     return f"both losses {gap:.1g} from autograd; with cross-entropy the output delta is a - y"
 
 
@@ -498,7 +498,7 @@ def diff_10(exhibit: Exhibit) -> str:
     exhibit.show(Table(f"A gradient with respect to {parameters} parameters", price))
     ratio = one.multiplies / one.backward_multiplies
     saved = f"{counted['reused'][-1]} products against {counted['not reused'][-1]} at depth 32"
-    return f"{saved}; naive way {ratio:.0f} times dearer, error {two.error:.1g}"
+    return f"{saved}; naive method {ratio:.0f} times more expensive, error {two.error:.1g}"
 
 
 def _one_example(x: Tensor, y: Tensor, i: int) -> Callable[[Callable[..., Any]], Tensor]:

@@ -359,6 +359,6 @@ def init_07(exhibit: Exhibit) -> str:
         "mean": [np.mean(values) for values in each.values()],
         "deviation": [np.std(values, ddof=1) for values in each.values()],
     }
-    exhibit.show(Table("First over last gradient, power of ten", spread, note="3 seeds; the pictures show the first."))
+    exhibit.show(Table("First over last gradient, power of ten", spread, note="3 seeds; the plots show the first."))
     gained = ", ".join(f"{name} {power:+.0f} +/- {np.std(each[name], ddof=1):.1f}" for name, power in powers.items())
     return f"first/last gradient of 50 layers, 3 seeds: 10^{bare:.0f} with sigmoid and N(0, 0.01); {gained}"

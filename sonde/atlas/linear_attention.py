@@ -1,7 +1,7 @@
 """Chapter 18, efficient and linear attention, recurrences.
 
 Every recurrence of the table is checked against a loop written here as the table prints it, with S of shape (V, K):
-S_t = S_{t-1} <> A_t + v_t k_t^T, o_t = S_t q_t.  The library keeps S transposed and has many ways to compute it.
+S_t = S_{t-1} <> A_t + v_t k_t^T, o_t = S_t q_t.  The library keeps S transposed and computes it in several forms.
 """
 
 from __future__ import annotations
@@ -107,21 +107,21 @@ def arrays(x: HeadInputs) -> list[Array]:
     return [part.numpy() for part in x]
 
 
-def compare_forms(exhibit: Exhibit, rule: Callable[[], Rule], wanted: Array, within: float = 1e-12) -> Array:
+def compare_forms(exhibit: Exhibit, rule: Callable[[], Rule], expected: Array, within: float = 1e-12) -> Array:
     """The rule in each form it has, beside the loop; shows a table of the differences and returns what 'auto' gives."""
     with record_recurrences() as watch:
         run(rule(), form="step")
     first, *others = [available_forms(steps) for steps, _ in watch.seen]
     both = [form for form in first if all(form in other for other in others)]
     table: dict[str, list[Any]] = {"form": [], "largest difference": []}
-    size = np.abs(wanted).max()  # the printed delta rule has keys of any length and may grow
+    size = np.abs(expected).max()  # the printed delta rule has keys of any length and may grow
     for form in both:
         out = run(rule(), form=form)[0][0, 0].numpy()
-        gap = exhibit.expect(f"{form} form against the loop", out / size, wanted / size, within)
+        gap = exhibit.expect(f"{form} form against the loop", out / size, expected / size, within)
         table["form"].append(form)
         table["largest difference"].append(gap)
     kinds = ", then ".join(steps.name for steps, _ in watch.seen)
-    exhibit.show(Table(f"Forms of the recurrence ({kinds})", table, note=f"{len(wanted)} steps, float64; of the largest output"))
+    exhibit.show(Table(f"Forms of the recurrence ({kinds})", table, note=f"{len(expected)} steps, float64; of the largest output"))
     return output(rule())
 
 
@@ -150,8 +150,8 @@ def lin_01(exhibit: Exhibit) -> str:
     exhibit.above("a window of 4 is something else", np.abs(window_attention(window=4) - whole).max(), 1e-3)
     for options in ({"window": 4}, {"window": 4, "dilation": 3}, {"window": 4, "global_tokens": 2}):
         pairs = _window_pairs(options, N)
-        wanted = _masked_attention(full, x, pairs)
-        exhibit.expect(f"{options} against a mask written out", window_attention(**options), wanted, 1e-12)
+        expected = _masked_attention(full, x, pairs)
+        exhibit.expect(f"{options} against a mask written out", window_attention(**options), expected, 1e-12)
     lengths = [256, 512, 1024, 2048]
     counts = {
         "full attention": [mixing_flops(attention.Attention(width, heads=2), torch.zeros(1, n, width)) for n in lengths],
@@ -161,10 +161,10 @@ def lin_01(exhibit: Exhibit) -> str:
     exhibit.expect("power of N in the FLOPs of full attention", slopes["full attention"], 2.0, 0.05)
     exhibit.expect("power of N in the FLOPs of a window", slopes["window of 64"], 1.0, 0.05)
     exhibit.show(Lines("FLOPs between tokens", counts, axes=["tokens", "FLOPs"], x=lengths, log=["x", "y"]))
-    recall, chance = _hash_recall(exhibit.seed)
+    recall, base_rate = _hash_recall(exhibit.seed)
     exhibit.above("share of the largest-score pairs that meet in a bucket", recall, 0.9)
-    exhibit.below("share of all pairs that do", chance, 0.5)
-    summary = f"{recall:.0%} of the best pairs share a bucket, {chance:.0%} of all"
+    exhibit.below("share of all pairs that do", base_rate, 0.5)
+    summary = f"{recall:.0%} of the best pairs share a bucket, {base_rate:.0%} of all"
     return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {summary}"
 
 
@@ -337,9 +337,9 @@ def lin_05(exhibit: Exhibit) -> str:
     # The identity: keys that cancel make the sum of the weights zero, while elu + 1 stays positive.
     keys = torch.cat([x.k[:1], -x.k[:1], x.k[2:]])
     with record_recurrences() as watch:
-        spoilt = output(linear_norm.rule(head(x.q), head(keys), head(x.v), feature("identity", K)))
+        outputs = output(linear_norm.rule(head(x.q), head(keys), head(x.v), feature("identity", K)))
     exhibit.expect("vanishing denominators counted with the identity", watch.guarded, 1)
-    exhibit.expect("all outputs stay finite", bool(np.isfinite(spoilt).all()), True)
+    exhibit.expect("all outputs stay finite", bool(np.isfinite(outputs).all()), True)
     with record_recurrences() as elu_watch:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
     exhibit.expect("vanishing denominators with elu + 1", elu_watch.guarded, 0)
@@ -536,9 +536,9 @@ def lin_06(exhibit: Exhibit) -> str:
     for name, row in rows.items():
         with record_recurrences() as watch:
             out = output(row.rule(x))
-        wanted = reference_loop(x, row.step(x), row.shape)
-        size = np.abs(wanted).max()
-        gap = exhibit.expect(f"{name} against its loop", out / size, wanted / size, 1e-12)
+        expected = reference_loop(x, row.step(x), row.shape)
+        size = np.abs(expected).max()
+        gap = exhibit.expect(f"{name} against its loop", out / size, expected / size, 1e-12)
         kinds = [steps.name for steps, _ in watch.seen]
         for key, value in zip(table, (name, ", then ".join(kinds), ", ".join(watch.seen[0][0].forms), gap)):
             table[key].append(value)
@@ -810,10 +810,10 @@ def lin_20(exhibit: Exhibit) -> str:
     # With values of one the output is z.q over the denominator: below one in size, and z.q itself where |z.q| < 1.
     ones = torch.ones(L, V, dtype=torch.float64)
     middling = x.q / float(np.median(np.abs((z * x.q.numpy()).sum(1))))
-    share = output(mlstm.rule(head(middling), head(x.k), head(ones), zero, zero))[:, 0]
+    fraction = output(mlstm.rule(head(middling), head(x.k), head(ones), zero, zero))[:, 0]
     read = (z * middling.numpy()).sum(1)
     exhibit.expect(f"steps of {L} with |z.q| above 1 now, apart from one that is 1", int((np.abs(read) > 1 + 1e-9).sum()), L // 2)
-    exhibit.expect("z.q over max(1, |z.q|)", share, read / np.maximum(1, np.abs(read)), 1e-12)
+    exhibit.expect("z.q over max(1, |z.q|)", fraction, read / np.maximum(1, np.abs(read)), 1e-12)
     return f"denominator never below 1; gates of e^600 agree with log-space sums to {gap:.1e}"
 
 
@@ -923,7 +923,7 @@ def _associative(exhibit: Exhibit) -> None:
 
 
 def _rounds(n: int, method: Any) -> int:
-    """Calls of the operation one after the other; each works on all its places at once."""
+    """Calls of the operation one after the other; each works on all its positions at once."""
     calls = 0
 
     def combine(first: Any, second: Any) -> Any:

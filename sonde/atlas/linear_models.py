@@ -198,7 +198,7 @@ def fn_04(exhibit: Exhibit) -> str:
 
 
 class DescentPath(NamedTuple):
-    """Where gradient descent ended: 'converged', 'diverged' or 'ran out' of steps, after so many."""
+    """Where gradient descent ended: 'converged', 'diverged' or 'ran out' of steps, after this many."""
 
     fate: str
     steps: int
@@ -282,7 +282,7 @@ def fn_06(exhibit: Exhibit) -> str:
     for name, weights in others.items():
         exhibit.expect(f"by {name}", weights, independent, within=1e-10)
     columns = {"weight": [f"w{i}" for i in range(6)], "cholesky": fit.coef_, **others, "SciPy gelsd": independent}
-    exhibit.show(Table("Four ways to the same weights", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
+    exhibit.show(Table("Four methods, the same weights", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
     return f"equal to SciPy to {np.abs(fit.coef_ - independent).max():.0e}, |X^T residual| {across:.0e}"
 
 
@@ -312,7 +312,7 @@ def fn_07(exhibit: Exhibit) -> str:
     # For N >> D; the inverse and X^T y are a few hundredths of the whole at these sizes.
     exhibit.expect("operations of the whole solution: log-log slope in D", totals[0], 2.0, within=0.05)
     exhibit.expect("operations of the whole solution: log-log slope in N", totals[1], 1.0, within=0.05)
-    # Seconds are shown and not judged: wide products use a processor better than narrow ones, and how much is its own affair.
+    # Seconds are shown and not checked: wide products use a processor better than narrow ones, and how much depends on the processor.
     in_width = [_seconds(12_000, width) for width in widths]
     in_height = [_seconds(height, 96) for height in heights]
     whole = [_seconds(12_000, width, whole=True) for width in widths]
@@ -534,7 +534,7 @@ def fn_11(exhibit: Exhibit) -> str:
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
         Plane(
-            "Three classes, three ways",
+            "Three classes, three methods",
             {name: model.predict(grid).reshape(121, 121) for name, model in models.items()},
             ["x1", "x2"],
             "They differ only far from the data, where nobody knows.",

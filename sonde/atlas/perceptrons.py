@@ -261,8 +261,8 @@ def per_08(exhibit: Exhibit) -> str:
         exhibit.expect(f"the {name} picture is a PNG", written[:8], b"\x89PNG\r\n\x1a\n")
         exhibit.above(f"the {name} picture has content (bytes)", len(written), 5000)
         exhibit.show(reading)
-    share = z.mean().item()
-    return f"14400 points, {share:.1%} of them 1; the color changes within {gap / half:.3f} half steps of the line"
+    fraction = z.mean().item()
+    return f"14400 points, {fraction:.1%} of them 1; the color changes within {gap / half:.3f} half steps of the line"
 
 
 def per_09(exhibit: Exhibit) -> str:
@@ -314,9 +314,9 @@ def per_09(exhibit: Exhibit) -> str:
             paths=lines,
         )
     )
-    shares = {"share of draws": solved}
+    fractions = {"share of draws": solved}
     title = "XOR solved by a perceptron over random frozen units"
-    exhibit.show(Bars(title, shares, axes=["hidden units"], note=f"{draws} draws each.", labels=list(widths)))
+    exhibit.show(Bars(title, fractions, axes=["hidden units"], note=f"{draws} draws each.", labels=list(widths)))
     return (
         f"8 orders, margins {min(margins):.2f} to {max(margins):.2f}, SVM {best:.2f}; XOR over 32 frozen units in {solved[-1]:.0%} of draws"
     )

@@ -157,13 +157,13 @@ def test_discovery_parses_and_does_not_import(tmp_path):
 
 @pytest.mark.parametrize("body", [PASSING + "def cnn_12(exhibit): ...", "def par_04(exhibit): ...", PASSING + PASSING])
 def test_a_function_in_the_wrong_place_is_not_passed_over(tmp_path, body):
-    with pytest.raises(BadInput, match="no row of its chapter"):
+    with pytest.raises(BadInput, match="not a row of its chapter"):
         exhibits(chapter(tmp_path, body))
 
 
 def test_a_chapter_has_one_file(tmp_path):
     chapter(tmp_path, PASSING)
-    with pytest.raises(BadInput, match="no row of its chapter"):
+    with pytest.raises(BadInput, match="not a row of its chapter"):
         exhibits(chapter(tmp_path, "def par_02(exhibit): ...", "parallel"))
 
 

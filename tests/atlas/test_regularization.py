@@ -91,7 +91,7 @@ mistakes.add(
 ).replace(regularization, "class_weights", lambda labels, classes: torch.ones(classes))
 mistakes.add(
     "REG-07", "rows cleaned without a word", only=("corrupt cells", "rows with gaps dropped", "rows kept"), setup=quick_reg_07
-).replace(regularization, "SPOILT", regularization.SPOILT.replace("x7", "7"))
+).replace(regularization, "DIRTY_CSV", regularization.DIRTY_CSV.replace("x7", "7"))
 mistakes.add("REG-07", "labels that do not matter", count=2).replace(
     regularization, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed
 )
