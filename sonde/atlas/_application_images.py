@@ -59,7 +59,7 @@ def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data
 
 
 def digits(exhibit: Exhibit) -> str:
-    """APP-01: a CNN and an MLP on MNIST, or where there is no MNIST on the digits of scikit-learn, which it says."""
+    """APP-01: a CNN and an MLP on MNIST, or on the digits of scikit-learn if MNIST is not available; the summary names the data."""
     there = fetch.find(MNIST, MNIST.removesuffix(".gz")) is not None
     name = "mnist" if there else "digits"
     # Of the few digits half are held out, to compare on.  They fill their 8 x 8 pixels, so a shift costs an edge: most are not moved.
@@ -136,7 +136,7 @@ def _peers(data: Data) -> tuple[float, float]:
 
 
 def three_classes(exhibit: Exhibit) -> str:
-    """APP-03: cat, dog or neither stands for any three kinds of image: here discs, squares and crosses."""
+    """APP-03: three classes of images: discs, squares and crosses in place of cat, dog and neither."""
     data = cache(lambda seed: load("shapes", seed=seed, n=2000, size=24))
     dense = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((24 * 24, 96, 3))), data, steps=250, lr=2e-3)
     shared = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None, norm=True), data, steps=300, lr=1e-2)

@@ -203,7 +203,7 @@ def _sentence(topic: Tensor, rng: torch.Generator) -> Batch:
 
 
 def label_words() -> Tensor:
-    """(topics,) a word of each topic that stands for it."""
+    """(topics,) one word for each topic, used as its label."""
     return _numbers()[:, 0]
 
 
@@ -265,7 +265,7 @@ def pretrained_bert(text: int, seed: int) -> Bert:
 
 
 def bert_answers(text: int, seed: int) -> dict[str, Tensor]:
-    """What that BERT says to the questions."""
+    """Predictions of that BERT for the questions."""
     model, held = pretrained_bert(text, seed), make_questions(text)[:]
     with torch.no_grad():
         return model(held.x, held.kinds, held.lengths)

@@ -96,7 +96,7 @@ def act_03(exhibit: Exhibit) -> str:
 
 
 def act_04(exhibit: Exhibit) -> str:
-    """Softplus and ELU: smooth relatives of ReLU that neither overflow nor reach their lower ends."""
+    """Softplus and ELU: smooth versions of ReLU that do not overflow and do not reach their lower limits."""
     from scipy.special import expit
 
     softplus, a = activation("softplus"), GRID.numpy()

@@ -56,7 +56,7 @@ def app_02(exhibit: Exhibit) -> str:
 
 
 def app_03(exhibit: Exhibit) -> str:
-    """Three kinds of image: where the numbers of a dense net are, and what it makes of them."""
+    """Three classes of images: where the parameters of a dense net are, and its accuracy."""
     return _application_images.three_classes(exhibit)
 
 
@@ -114,7 +114,7 @@ def app_05(exhibit: Exhibit) -> str:
 
 
 def translation(exhibit: Exhibit) -> list[float]:
-    """Unaligned: a small English to another word order; the fraction of test sentences that greedy decoding gets wholly right."""
+    """Unaligned: a small English to another word order; the fraction of test sentences that greedy decoding translates exactly."""
     data = load("bilingual", seed=exhibit.seed, n=1000)
     words, test = data.reader.vocabulary, data.splits["test"][:]
     start, end, pad = (words.specials[name] for name in ("start", "end", "pad"))
@@ -137,7 +137,7 @@ def translation(exhibit: Exhibit) -> list[float]:
 
 
 def captions(exhibit: Exhibit) -> list[float]:
-    """One vector to a sequence: images of a shape to words about it; the fraction of test captions that are wholly right."""
+    """One vector to a sequence: images of a shape to words about it; the fraction of test captions without an error."""
     pixels, y, mask = make_images(1600, exhibit.seed)
     x = torch.cat([torch.full_like(y[:, :1], WORDS.index("<s>")), y[:, :-1]], 1)
     whole = TensorSource(x, y, source=pixels.flatten(1), mask=mask)

@@ -1,7 +1,7 @@
 """Chapter 17, attention, positions, transformers.
 
-What is measured is the library's own attention; what it is measured against is written out here in NumPy, loop by loop where
-the notes give scalar formulas, or is torch's own layer with copied weights.
+The attention of the library is compared with an implementation in NumPy, with loops where the notes give scalar formulas,
+or with torch's layer with the same weights.
 """
 
 from __future__ import annotations
@@ -352,7 +352,7 @@ def att_11(exhibit: Exhibit) -> str:
 
 
 def att_12(exhibit: Exhibit) -> str:
-    """Positions are added to tokens or laid beside them; a learned table ends, sinusoids do not."""
+    """Positional encodings are added to tokens or concatenated; a learned table has a maximum length, sinusoids do not."""
     x = _draw(exhibit, 2, 9, 6)
     added, beside = (Positions("sinusoidal", 6, combine=how)(x)[0] for how in ("add", "concat"))
     exhibit.expect("added: width", added.shape[-1], 6)
@@ -456,7 +456,7 @@ TASKS = {"copy": COPY, "reverse": REVERSE}
 
 
 def _copy_or_reverse(exhibit: Exhibit, part: int, n: int) -> Batch:
-    """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
+    """Rows of 3 to 5 symbols after a token that means copy or reverse; padded."""
     rng = generator(3 * exhibit.seed + part, "turned")
     count = torch.randint(3, LONGEST + 1, (n, 1), generator=rng)
     symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=rng), torch.randint(COPY, REVERSE + 1, (n, 1), generator=rng)

@@ -523,7 +523,7 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
 
 
 def ae_09(exhibit: Exhibit) -> str:
-    """Three sigmoid layers learned one by one without labels, then tuned with 50: better than from random weights.
+    """Three sigmoid layers pretrained one by one without labels, then fine-tuned with 50: better than from random weights.
 
     Checked for sigmoid layers alone, which learn slowly from random weights and so have the most to gain.
     """

@@ -166,7 +166,7 @@ def _slope(variances: Tensor) -> float:
 
 
 def init_04(exhibit: Exhibit) -> str:
-    """Units that begin alike stay alike: a constant start leaves one unit in effect, which cannot solve XOR."""
+    """Units with equal initial weights stay equal: constant initialization gives in effect one unit, which cannot solve XOR."""
     corners = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])
     data = Data(TensorSource(corners, torch.tensor([0, 1, 1, 0])))
     starts = {"constant": initialize("constant", value=0.5), "uniform": initialize("uniform", std=0.7)}
@@ -298,7 +298,7 @@ def init_06(exhibit: Exhibit) -> str:
 
 
 def _clip(model: nn.Module, gradients: list[Tensor], largest: float) -> list[float]:
-    """What the engine's clipping makes of the gradients, in the order of the parameters."""
+    """Gradients after the engine's clipping, in the order of the parameters."""
     flat = Flat(model)
     for slot, gradient in zip(flat.slots, gradients, strict=True):
         flat.grad[slot.start : slot.stop] = gradient.flatten()

@@ -671,7 +671,7 @@ def lm_15(exhibit: Exhibit) -> str:
 
 
 def lm_16(exhibit: Exhibit) -> str:
-    """Spans are cut out and asked for; any task is text in, text out."""
+    """Spans are removed and predicted; any task is text in, text out."""
     prompts, answers = toy.tasks(exhibit.seed, 6000, "train")
     tokenizer = train("words", [*prompts, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
     rows = torch.randint(20, tokenizer.size, (500, 40), generator=exhibit.generator("spans"))
@@ -708,7 +708,7 @@ def lm_16(exhibit: Exhibit) -> str:
 
 
 def lm_17(exhibit: Exhibit) -> str:
-    """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
+    """An encoder, a causal decoder with cross-attention, and the loss of the next word."""
     recipe = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
     data = recipe.build_data()
     models = toy.of_each_seed(exhibit, recipe.replace(callbacks=(), evaluate_every=recipe.steps))
@@ -802,7 +802,7 @@ PROMPT = 6
 
 @final
 class _Words(nn.Module):
-    """Logits of what stands at each position, of a BERT or of one behind a prompt."""
+    """Logits of the token at each position, from a BERT with or without a prompt."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()

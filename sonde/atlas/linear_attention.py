@@ -530,7 +530,7 @@ def check_row(exhibit: Exhibit, name: str) -> Array:
 
 
 def lin_06(exhibit: Exhibit) -> str:
-    """One engine runs all rows: each rule says what a step does, its class follows from the tensors it gives."""
+    """One engine runs all recurrences: each rule defines a step, and the tensors it returns determine its class."""
     x, rows = draw(exhibit.seed), table_rows(exhibit.seed)
     table: dict[str, list[Any]] = {"row": [], "kind": [], "forms": [], "largest difference": []}
     for name, row in rows.items():

@@ -159,7 +159,7 @@ def fn_03(exhibit: Exhibit) -> str:
 
 
 def fn_04(exhibit: Exhibit) -> str:
-    """The gradient stands at right angles to the line of equal loss."""
+    """The gradient is orthogonal to the level set of the loss."""
     X = torch.stack([torch.ones(3, dtype=F64), X3], 1)
     lowest = torch.tensor([1.0, 2.0], dtype=F64)
     # L(lowest + d) = |X d|^2 / N, so d = R^-1 u with |u|^2 = N L walks along one level: R^T R = X^T X.
@@ -223,7 +223,7 @@ def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: flo
 
 
 def fn_05(exhibit: Exhibit) -> str:
-    """Gradient descent with a stopping rule finds the closed form, and says so when the rate is too large."""
+    """Gradient descent with a stopping rule finds the closed-form solution, and reports divergence when the learning rate is too large."""
     start = torch.zeros(2, dtype=F64)
     curvature = float(torch.linalg.eigvalsh(hessian(_loss)(start))[-1])
     limit = 2 / curvature

@@ -108,7 +108,7 @@ def per_03(exhibit: Exhibit) -> str:
 
 
 def per_04(exhibit: Exhibit) -> str:
-    """XOR: a linear program proves that no line separates it, and the rule goes round in circles."""
+    """XOR: a linear program proves that no line separates it, and the perceptron rule cycles."""
     from sklearn.exceptions import ConvergenceWarning
 
     from ..estimators.perceptron import Perceptron, separability

@@ -80,7 +80,7 @@ def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> 
 
 
 def _train_per_seed(exhibit: Exhibit, build: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
-    """What `_train` gives with each seed, of the first weights and of the batches; model and task are made anew for each."""
+    """Results of `_train` for each seed, which sets the initial weights and the batches; model and task are built again for each."""
     fractions = []
     for seed in exhibit.seeds(3):
         torch.manual_seed(seed)
@@ -233,7 +233,7 @@ def rnn_03(exhibit: Exhibit) -> str:
 
 
 def rnn_04(exhibit: Exhibit) -> str:
-    """Two encoders over one sequence: every state sees it all, and the halves change places when it is turned round."""
+    """Two encoders over one sequence: every state depends on the whole sequence, and reversing the sequence exchanges the two halves."""
     x = _draw(exhibit, 2, 7, 6)
     shared = Bidirectional(_perturb(exhibit, LSTM(6)))
     y, state = shared(x)
@@ -347,7 +347,7 @@ def _agree(exhibit: Exhibit, name: str, measured: Tensor, target: Tensor) -> flo
 
 
 def rnn_06(exhibit: Exhibit) -> str:
-    """The sum over all paths through time, written out, is what autograd computes."""
+    """The sum over all paths through time equals the gradient of autograd."""
     T = 12
     model, batch, slopes = _setting(exhibit, T)
     loss = Gaussian()(model, batch).loss()  # the mean over T steps and 2 numbers of half the square

@@ -281,7 +281,7 @@ def _follow_steps(
     steps: int,
     shrink: float = 1.0,
 ) -> Tensor:
-    """Where the weights end; `shrink` multiplies them before each step, which is decoupled decay written out."""
+    """Where the weights end; `shrink` multiplies them before each step: decoupled weight decay."""
     params = list(model.parameters())
     with torch.no_grad():
         for p, first in zip(params, start, strict=True):
@@ -434,7 +434,7 @@ def reg_04(exhibit: Exhibit) -> str:
 
 
 def reg_05(exhibit: Exhibit) -> str:
-    """Training pulls one weight from 0 to 1 along w_t = 1 - 0.9^t; validation likes 1/2 best, which step 7 is nearest to."""
+    """Training pulls one weight from 0 to 1 along w_t = 1 - 0.9^t; the validation loss is smallest at 1/2, and step 7 is nearest to it."""
     stops, kept, traces = [], [], []
     for patience, every, best, stopped in ((1, 1, 7, 8), (3, 1, 7, 10), (5, 1, 7, 12), (3, 2, 6, 12)):
         run = exhibit.train(_one_weight_recipe(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
@@ -529,7 +529,7 @@ def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
 
 
 def reg_07(exhibit: Exhibit) -> str:
-    """A spoilt table cleaned by counts, splits without overlap, classes weighed alike, and what wrong labels cost."""
+    """A table with errors is cleaned, splits do not overlap, class weights balance the loss, and wrong labels reduce accuracy."""
     file = exhibit.folder / "flowers.csv"
     file.write_text(DIRTY_CSV, encoding="utf-8")
     report = load(file, missing="drop", drop_duplicates=True, valid=1, test=1).report

@@ -147,7 +147,7 @@ def s2s_02(exhibit: Exhibit) -> str:
 
 
 def s2s_03(exhibit: Exhibit) -> str:
-    """Scores between decoder and encoder states: against sums written out, and what they find when writing backwards."""
+    """Scores between decoder and encoder states: compared with explicit sums, and where they attend when words are reversed."""
     torch.manual_seed(exhibit.seed)
     source, x, lengths = torch.tensor([[3, 1, 2, 5]]), torch.tensor([[0, 2, 1]]), torch.tensor([3])
     for kind in get_args(Scoring):
@@ -314,7 +314,7 @@ def s2s_07(exhibit: Exhibit) -> str:
 
 @final
 class _Deaf:
-    """Expects every token alike, whatever it read."""
+    """Predicts all tokens with equal probability, whatever the input."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens

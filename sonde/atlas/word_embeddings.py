@@ -166,7 +166,7 @@ def emb_04(exhibit: Exhibit) -> str:
 
 
 def emb_05(exhibit: Exhibit) -> str:
-    """One word, two senses: its row in a table is one vector, what a network says of it depends on its sentence."""
+    """One word, two senses: its row in a table is one vector; the state of a network depends on its sentence."""
     from ..models.elmo import Elmo, neighbors
 
     money, river = ["cash", "loan", "coin"], ["water", "reed", "boat"]
