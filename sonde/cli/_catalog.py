@@ -46,7 +46,7 @@ def _optimizers() -> dict[str, str]:
     return dict(sorted({**of_torch, **_in_registry("optim.rules")()}.items()))
 
 
-def _returning(file: str, kind: str) -> Callable[[], dict[str, str]]:
+def _functions_that_return(file: str, kind: str) -> Callable[[], dict[str, str]]:
     """Functions in a file of `optim` that return this type, with the first line of their docstrings."""
 
     def listing() -> dict[str, str]:
@@ -66,7 +66,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "mixers": _in_registry("nn.mixers"),
     "objectives": _in_registry("objectives"),
     "optimizers": _optimizers,
-    "schedules": _returning("schedules.py", "Schedule"),
-    "initializers": _returning("initialize.py", "Initializer"),
+    "schedules": _functions_that_return("schedules.py", "Schedule"),
+    "initializers": _functions_that_return("initialize.py", "Initializer"),
     "lenses": _in_registry("lenses"),
 }

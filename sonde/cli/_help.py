@@ -44,9 +44,9 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND --help`.  Where the options depend on a name, the command defines `described(words)`."""
+    """`sonde COMMAND --help`.  Where the options depend on a name, the command defines `describe_target(words)`."""
     parts = [(command.__doc__ or "").split("\n")[0], "", f"  {bold('sonde ' + name)} {command.USAGE}"]
-    thing = command.described(list(words)) if hasattr(command, "described") else None
+    thing = command.describe_target(list(words)) if hasattr(command, "describe_target") else None
     if thing is not None:
         parts += ["", bold(thing.owner) + (f": {thing.summary}" if thing.summary else ""), options(thing.options) or "  no options"]
         parts += ["", f"and the options of `sonde {name} --help`"] if command.options() else []
@@ -64,7 +64,7 @@ def schema(name: str, command: ModuleType, words: Sequence[str]) -> str:
 
     from ..core.options import json_schema
 
-    thing = command.described(list(words)) if hasattr(command, "described") else None
+    thing = command.describe_target(list(words)) if hasattr(command, "describe_target") else None
     if thing is not None:
         return json.dumps(json_schema(thing.options, thing.owner, thing.summary), indent=2)
     own = {one.name: one for one in command.options()}

@@ -76,12 +76,13 @@ IMPORTS = {
     "sonde.kernels.states": {"Renewed": "RecurrentState", "Rooms": "KVCache", "held_in": "get_tensor", "unfit": "cannot_decode"},
     "sonde.models.diffusion": {"signal_share": "alphas_cumprod"},
     "sonde.models.language_model": {"refuse_ahead": "require_causal"},
+    "sonde.models.published": {"published": "published_model"},
     "sonde.models.seq2seq": {"Lookup": "SourceAttention"},
     "sonde.nn.adapters": {"learning": "trainable_names"},
     "sonde.nn.mixers._parts": {"advanced": "advance_position", "rotated": "rotate"},
     "sonde.nn.threshold": {"Step": "StepActivation"},
     "sonde.optim.rules._rule": {"Rule": "OptimizerRule", "asked": "evaluate_closure"},
-    "sonde.nn.recurrence": {"normalized": "normalize"},
+    "sonde.nn.recurrence": {"normalized": "normalize", "watching": "record_recurrences"},
 }
 """common words that count as old names only where a file imports them from these modules"""
 

@@ -56,7 +56,7 @@ class Replica:
                     self.model, objective, self.flat, partial(mean.full_batch, self.model, objective, self.flat)
                 )
             return self.repeated(shards[0])
-        return mean.sharded(self.model, objective, self.flat, shards, total, self.world, before, self.memory)
+        return mean.accumulate_shards(self.model, objective, self.flat, shards, total, self.world, before, self.memory)
 
     def norm(self) -> Tensor:
         return self.flat.norm()

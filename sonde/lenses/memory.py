@@ -18,7 +18,7 @@ from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
-from ..nn.recurrence import Steps, compute, watching
+from ..nn.recurrence import Steps, compute, record_recurrences
 from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
 from .tools.tiny import CLASSES, Nll, tiny_subject
 
@@ -69,7 +69,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
     """Run the model and note which recurrence belongs to which layer."""
     recurrences: list[_RecordedSteps] = []
     before = [0, 0, 0]
-    with watching() as watch:
+    with record_recurrences() as watch:
 
         def note(name: str, *_: Any) -> None:
             ran = watch.seen[before[0] :]

@@ -19,7 +19,7 @@ from ..core.batch import ask
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import enable_gradients, gathering, last_convolution, no_images, picture, select_layer
+from .tools.pictures import collect_maps, enable_gradients, last_convolution, no_images, picture, select_layer
 from .tools.readonly import guard, preserve_state
 from .tools.tiny import images
 
@@ -145,7 +145,7 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
     with preserve_state(model), enable_gradients():
         fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
-        with gathering(model, x, fmaps):
+        with collect_maps(model, x, fmaps):
             out = ask(model, batch.replace(x=x))
         if not fmaps:
             raise BadInput("the model has no feature maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")

@@ -25,7 +25,7 @@ from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
 from .tools.sheets import ACROSS, sheet
-from .tools.stacked import denoising
+from .tools.stacked import keep_clean
 
 ACTIVE = 0.1
 """a unit of a sparse code is active above this"""
@@ -82,7 +82,7 @@ def recipe(
     else:
         last = "sigmoid" if sigmoid else "relu" if kind == "sparse" else "identity"
         build = partial(dense, shape, (*hidden, width), "relu", last, network == "tied")
-    change = denoising(augment.noise(noise)) if kind == "denoising" else None
+    change = keep_clean(augment.noise(noise)) if kind == "denoising" else None
     if change is not None:  # held-out parts are the same at every evaluation
         parts = freeze_held_out(parts, change, seed)
     objectives: Any = {"sparse": Sparse(**{penalty: factor}, rate=rate), "contractive": Contractive(factor)}

@@ -16,7 +16,7 @@ from ..core.numbers import bytes_, si
 from ..lenses.cost import Cost, CostRow, cost, describe_totals, on_meta, size_text
 from ..lenses.tools.readonly import hook_outputs
 from ..nn.mixers import Mixer
-from ..nn.recurrence import choose, watching
+from ..nn.recurrence import choose, record_recurrences
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +70,7 @@ def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **opt
         watch.seen.clear()
 
     if mixers:
-        with torch.no_grad(), torch.device("meta"), watching() as watch, hook_outputs(mixers, note):
+        with torch.no_grad(), torch.device("meta"), record_recurrences() as watch, hook_outputs(mixers, note):
             ask(net, batch)
     return forms
 

@@ -205,7 +205,7 @@ def _layouts() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, in
     left = Spans.of_mask(torch.arange(L) >= L - n.unsqueeze(1))
     yield "padded left", left, (len(n), L), [(row, L - size) for row, size in enumerate(SIZES)]
     bounds = [0, *n.cumsum(0).tolist()]
-    yield "packed", Spans.packed(torch.tensor(bounds)), (1, bounds[-1]), [(0, start) for start in bounds[:-1]]
+    yield "packed", Spans.of_bounds(torch.tensor(bounds)), (1, bounds[-1]), [(0, start) for start in bounds[:-1]]
 
 
 def padding_changes_nothing(make: MakeMixer) -> None:
@@ -278,7 +278,7 @@ def gradients_are_right(make: MakeMixer) -> None:
     def call(vector: Tensor) -> Tensor:
         rest = iter(vector.split([len(part) for part in parts]))
         inputs = next(rest).view_as(x)
-        first = {name: _shaped(next(rest), s) for name, s in initial.items()}
+        first = {name: _reshape(next(rest), s) for name, s in initial.items()}
         now = {name: next(rest).view_as(p) for name, p in params.items()}
         y, end = torch.func.functional_call(mix, now, (inputs, None if state is None else {**state, **first}))
         return torch.cat([_flat(out) for out in (y, *end.values()) if smooth(out)])
@@ -295,7 +295,7 @@ def _flat(x: Tensor) -> Tensor:
     return (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).flatten()
 
 
-def _shaped(vector: Tensor, like: Tensor) -> Tensor:
+def _reshape(vector: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_complex(vector.view(*like.shape, 2)) if like.is_complex() else vector.view_as(like)
 
 
@@ -416,7 +416,7 @@ def decoding_equals_forward(make: MakeMixer) -> None:
 
 def the_rule_is_what_runs(module: ModuleType) -> None:
     """A linear recurrence runs its `rule`, in the selected form."""
-    from ..nn.recurrence import watching
+    from ..nn.recurrence import record_recurrences
 
     mix = fresh(module)()
     if not isinstance(mix, Recurrent):
@@ -424,7 +424,7 @@ def the_rule_is_what_runs(module: ModuleType) -> None:
     require(inspect.isgeneratorfunction(getattr(module, "rule", None)), "its file has no generator function 'rule'")
     for form in available_forms(mix):
         mix.use(form)
-        with watching() as watch, torch.no_grad():
+        with record_recurrences() as watch, torch.no_grad():
             mix(draw(B, 4, mix.width))
         seen = [(ran, steps.v.shape[2]) for steps, ran in watch.seen]
         require(bool(seen) and all(one == (form, 4) for one in seen), f"selected form '{form}' over 4 tokens, but {seen or 'nothing'} ran")

@@ -68,7 +68,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(isinstance(getattr(kind, "repeatable", False), bool), "repeatable must be True or False")
 
 
-def sums_are_finite_and_counted(make: MakeObjective) -> None:
+def sums_are_finite_and_counts_constant(make: MakeObjective) -> None:
     """Its sums are finite, and its counts do not depend on the model."""
     objective, model, batch = make()
     if hasattr(objective, "check"):
@@ -169,7 +169,7 @@ def _wide(small: Small) -> Small:
 
 
 CHECKS: tuple[Callable[[MakeObjective], None], ...] = (
-    sums_are_finite_and_counted,
+    sums_are_finite_and_counts_constant,
     parts_add_up,
     gradients_are_right,
     a_gradient_step_lowers_the_loss,

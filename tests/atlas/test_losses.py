@@ -18,7 +18,7 @@ mistakes.add("LOSS-01", "another link", red="Gaussian: -log Pr of every target",
     distribution.LINKS, "softplus", torch.exp
 )
 mistakes.add("LOSS-01", "parameters in the wrong order", red="Beta: -log Pr of every target").replace(
-    distribution, "_chosen", lambda right, known, named: right(known, named)[::-1]
+    distribution, "_choose_parameters", lambda right, known, named: right(known, named)[::-1]
 )
 mistakes.add("LOSS-01", "targets that nobody checks", only="a target outside the support").replace(
     distribution.Distribution, "check", lambda self, batch: None

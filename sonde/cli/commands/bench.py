@@ -79,7 +79,7 @@ def run(words: list[str]) -> int:
     print(bold(wide(setting)))
     rows: list[MixerRow] = []
     try:
-        with _stopping():
+        with _stop_on_signal():
             for row in sweep(mixers, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
                 if not rows:
                     print(_line(COLUMNS, names))
@@ -129,7 +129,7 @@ def _conclude(readings: list[Reading], out: Path | None) -> None:
             print(path)
 
 
-def _stopping() -> AbstractContextManager[object]:
+def _stop_on_signal() -> AbstractContextManager[object]:
     """Stop measuring at once when a signal arrives."""
     from ...engine.signals import Handlers, stop_error
 

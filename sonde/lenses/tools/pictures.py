@@ -70,7 +70,7 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     through these maps.  Call it inside `preserve_state` and leave that only after the gradients are computed.
     """
     fmaps: dict[str, Any] = {}
-    with gathering(model, batch.x, fmaps):
+    with collect_maps(model, batch.x, fmaps):
         ask(model, batch)
     return fmaps
 
@@ -85,7 +85,7 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
     for part in _image_inputs(model, batch):
         fmaps: dict[str, Any] = {}
         try:
-            with gathering(model, x, fmaps):
+            with collect_maps(model, x, fmaps):
                 ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
         except Exception:  # whichever layer fails, the maps before it are valid
             best = max(best, fmaps, key=len)
@@ -108,7 +108,7 @@ def _image_inputs(model: Any, batch: Any) -> list[Any]:
 
 
 @contextmanager
-def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
+def collect_maps(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
     """Inside, every feature map of images x is added to `fmaps`, as `maps` describes; a layer that runs again gets a number."""
     side, last, runs = getattr(model, "patch", None), x, Counter[str]()
 

@@ -140,7 +140,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(read)
 
     @wraps(read)
-    def guarded(*arguments: P.args, **options: P.kwargs) -> R:
+    def check_and_read(*arguments: P.args, **options: P.kwargs) -> R:
         call = signature.bind(*arguments, **options)
         known = options_of(read, f"lens '{name}'")
         subject, *_ = call.arguments.values()
@@ -152,7 +152,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
             raise BadInput(f"lens '{name}' does not apply: {reason}", fix=fix)
         return read(*arguments, **options)
 
-    return guarded
+    return check_and_read
 
 
 def applicable(subject: Subject) -> list[str]:

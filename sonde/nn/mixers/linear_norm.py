@@ -3,7 +3,7 @@
     S_t = S_{t-1} + phi(k_t) (x) v_t        z_t = z_{t-1} + phi(k_t)        o_t = S_t^T phi(q_t) / (z_t . phi(q_t))
 
 A positive phi makes the weights positive.  With another one (the identity) the denominator may come near zero: it is
-clamped, and `recurrence.watching` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
+clamped, and `recurrence.record_recurrences` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
 """
 
 from __future__ import annotations
