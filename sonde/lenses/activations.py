@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch import nn
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..nn.activations import describe, names
@@ -41,7 +41,7 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
         inputs[name_of[module]].append(values[0].clone())  # a copy, before the layer runs: some work in place
 
     with preserve_state(subject.model), torch.no_grad(), hook_inputs(layers.values(), note):
-        ask(subject.model, subject.batch)
+        call_model(subject.model, subject.batch)
     seen = {name: _slopes(layers[name], values, flat) for name, values in inputs.items() if values}
     mean, fraction, dead = zip(*seen.values(), strict=True)
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention, CrossAttention
@@ -82,7 +82,7 @@ def maps(subject: Subject, example: int, tokens: int) -> list[Map]:
         attentions.append(Map(name, weights[0].double(), queries, batch.source[0] if cross else queries, cross))
 
     with preserve_state(subject.model), torch.no_grad(), hook_outputs(_layers(subject.model), note):
-        ask(subject.model, batch)
+        call_model(subject.model, batch)
     return attentions
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.numbers import bytes_, si
 from ..core.reading import Reading, Subject, Table
@@ -109,7 +109,7 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
         walk = _Walk(net, batch)
         with walk.uncounted, walk.products:
             try:
-                ask(net, batch)
+                call_model(net, batch)
             except Exception as error:
                 raise walk.fail(error) from error
     return Cost(tuple(walk.finish()))

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
@@ -82,7 +82,7 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
             outputs[f"{name} {type(module).__name__}".strip()] = output.detach()
 
     with hook_outputs(leaf_modules(model), keep), torch.no_grad():
-        ask(model, batch)
+        call_model(model, batch)
     return outputs
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
@@ -79,7 +79,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
         with hook_outputs(_mixers(model), note):
-            ask(model, batch)
+            call_model(model, batch)
     return recurrences
 
 

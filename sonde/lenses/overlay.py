@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from ..models.vit import ViT
@@ -60,7 +60,7 @@ def weights(model: Any, batch: Any) -> list[Any]:
         torch.no_grad(),
         hook_outputs(_layers(model), lambda name, module, inputs, _: maps.append(module.weights(inputs[0]))),
     ):
-        ask(model, batch)
+        call_model(model, batch)
     return [each.double() for each in maps]
 
 

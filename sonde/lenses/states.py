@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
 from ..nn.mixers import Mixer
@@ -64,7 +64,7 @@ def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]
 
     with preserve_state(model), torch.no_grad():
         with hook_outputs(mixers, note):
-            ask(model, batch)
+            call_model(model, batch)
         return {name: _norms_over_time(mixers[name], x) for name, x in seen.items()}
 
 

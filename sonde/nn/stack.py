@@ -54,7 +54,7 @@ class Stack(nn.Module):
         return state
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        before = parts(state, [str(i) for i in range(len(self.blocks))], "Stack")
+        before = split_state(state, [str(i) for i in range(len(self.blocks))], "Stack")
         after: State = {}
         for i, block in enumerate(self.blocks):
             own = before.get(str(i), {})
@@ -70,7 +70,7 @@ def prefix_state(part: str, state: State) -> State:
     return {f"{part}.{name}": value for name, value in state.items()}
 
 
-def parts(state: State | None, own: Sequence[str], where: str) -> dict[str, State]:
+def split_state(state: State | None, own: Sequence[str], where: str) -> dict[str, State]:
     """Split a state by prefix, one entry for each name in `own`; empty for a new sequence; an error where names differ."""
     if state is None:
         return {}

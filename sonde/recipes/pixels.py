@@ -18,14 +18,14 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.catalog import load_kind
 from ..data.tensors import TensorSource
-from ..models.pixels import Pixels, levels_of
+from ..models.pixels import Pixels, quantize_pixels
 from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
 from .tools.samples import pixel_levels
 from .tools.sequence import require_causal
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 
 MAX_TEST = 500
 """test images whose likelihood is computed under every label"""
@@ -80,7 +80,7 @@ def quantize_levels(data: Data, levels: int) -> Data:
     """Gray images as integer levels (N, H, W), as input and target, with their labels as `label`."""
 
     def part(batch: Batch) -> TensorSource:
-        x = levels_of(batch.x, levels)
+        x = quantize_pixels(batch.x, levels)
         return TensorSource(x, x, label=batch.y)
 
     parts: dict[str, Any] = {name: part(source[:]) for name, source in data.splits.items()}
@@ -97,10 +97,10 @@ def report(data: Data, model: Pixels, folder: Path) -> Mapping[str, str]:
     log_prob = float(every.gather(1, test.label.unsqueeze(1)).mean())
     baseline = independent(data, test, model.levels)
     right = float((every.argmax(1) == test.label).double().mean())
-    labels = torch.arange(kinds).repeat_interleave(ACROSS)
+    labels = torch.arange(kinds).repeat_interleave(IMAGES_PER_ROW)
     drawn = model.sample(len(labels), labels, generator(0, "report")).unsqueeze(1) / (model.levels - 1)
-    rows = zip(data.classes, drawn.split(ACROSS))
-    sheet(folder, "samples", "Drawn pixel by pixel", rows, "Each row is conditioned on its label; nothing is chosen by hand.")
+    rows = zip(data.classes, drawn.split(IMAGES_PER_ROW))
+    save_image_rows(folder, "samples", "Drawn pixel by pixel", rows, "Each row is conditioned on its label; nothing is chosen by hand.")
     return {
         "log p(x)": f"{log_prob:.2f} nats per image, {_bits(log_prob, test.x):.3f} bits per pixel ({len(test):,} test images)",
         "independent pixels": f"{baseline:.2f} nats, {_bits(baseline, test.x):.3f} bits: by the frequency of each level at its position",

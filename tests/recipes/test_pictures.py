@@ -21,7 +21,7 @@ from sonde.recipes.pixels import independent, quantize_levels
 from sonde.recipes.segment import iou
 from sonde.recipes.tools.linear import STRENGTHS, linear_baseline
 from sonde.recipes.tools.samples import load_unlabeled, pixel_levels
-from sonde.recipes.tools.sheets import sheet
+from sonde.recipes.tools.sheets import save_image_rows
 
 
 def event_text(run, name: str) -> str:
@@ -117,7 +117,7 @@ def test_rows_of_a_sheet(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("sonde.recipes.tools.sheets.draw", lambda reading, path: seen.append((reading, path)))
     gray = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "gray")) - 1
-    sheet(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
+    save_image_rows(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
     ((reading, path),) = seen
     pictures = reading.values["pictures"]
     assert path == tmp_path / "shown" / "some.png" and reading.rows == ["gray", "", "color"] and len(pictures) == 36

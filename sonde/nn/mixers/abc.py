@@ -21,9 +21,9 @@ from torch.nn import functional as F
 from ...core.options import Range, checked
 from ..recurrence import Rule, State
 from . import gsa
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rotate, split
+from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor) -> Rule:
@@ -60,7 +60,7 @@ class ABC(Recurrent):
     ) -> None:
         super().__init__()
         self.width, self.heads, self.average = width, heads, average
-        value = divides(width, heads, "ABC")
+        value = width_per_head(width, heads, "ABC")
         key = max(value // 4 * 2, 2)  # even: it is rotated in pairs
         self.q, self.k = nn.Linear(width, heads * key, bias=False), nn.Linear(width, heads * key, bias=False)
         self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
@@ -72,7 +72,7 @@ class ABC(Recurrent):
         position = None if state is None else state["position"]
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
         q, k = (rotate(one, position) for one in (q * q.shape[-1] ** -0.5, k))
-        s = split(full(self.slot(x)), self.heads).clamp(-32, 32)
+        s = split(at_least_float32(self.slot(x)), self.heads).clamp(-32, 32)
         written = average_rule(q, k, v, s, state) if self.average else rule(q, k, v, s.exp())
         o, after = self.recur(written, state, lengths)
         after["position"] = advance_position(position, x, lengths)

@@ -27,7 +27,7 @@ ProbabilityTable = Any
 def entropy(p: ProbabilityTable | D.Distribution, base: Base = "nats") -> Tensor:
     """H(p): the mean surprise of p, and the shortest mean code for it."""
     if isinstance(p, D.Distribution):
-        return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / per(base)
+        return _or_refuse(lambda: p.entropy(), f"the entropy of {type(p).__name__}") / nats_per_unit(base)
     return cross_entropy(p, p, base)
 
 
@@ -36,7 +36,7 @@ def cross_entropy(p: ProbabilityTable | D.Distribution, q: ProbabilityTable | D.
     """H(p, q): the mean of -log q over outcomes of p; the mean length of q's code under p."""
     if isinstance(p, D.Distribution) or isinstance(q, D.Distribution):
         return entropy(p, base) + kl(p, q, base)
-    unit, p, q = per(base), *_pair(p, q)
+    unit, p, q = nats_per_unit(base), *_pair(p, q)
     # Where p is 0 its term is 0 whatever q is; a logarithm of 0 must not even enter the gradient.
     return -torch.where(p > 0, p * torch.where(p > 0, q, 1.0).log(), 0.0).sum(-1) / unit
 
@@ -54,20 +54,20 @@ def kl(
     if isinstance(p, D.Distribution) != isinstance(q, D.Distribution):
         raise BadInput("one argument is a table, the other a distribution", where="kl", fix="give two of a kind")
     if isinstance(p, D.Distribution):
-        return _or_refuse(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / per(base)
+        return _or_refuse(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / nats_per_unit(base)
     p, q = _pair(p, q)
     # sum p log(p / q) - p + q: no term is below 0.  With q = p (1 + t) it is p (t - log(1 + t)), which stays so where p and q are close.
     there, close = p > 0, (q - p).abs() < p / 2
     below = torch.where(there, p, 1.0)  # where p is 0 no logarithm of it may enter the gradient
     t = torch.where(close, q - p, 0.0) / below
     apart = torch.where(there, p * (below.log() - torch.where(there, q, 1.0).log()), 0.0) - p + q
-    return torch.where(close, p * (t - t.log1p()), apart).sum(-1) / per(base)
+    return torch.where(close, p * (t - t.log1p()), apart).sum(-1) / nats_per_unit(base)
 
 
 @checked
 def surprise(p: ProbabilityTable, base: Base = "nats") -> Tensor:
     """-log p of every outcome: the length of its word in an ideal code."""
-    return -probabilities(p, positive=True).log() / per(base)
+    return -probabilities(p, positive=True).log() / nats_per_unit(base)
 
 
 def empirical(outcomes: Any, size: int | None = None) -> Tensor:
@@ -107,7 +107,7 @@ def probabilities(table: ProbabilityTable, positive: bool = False, within: float
 
 
 @checked
-def per(base: Base) -> float:
+def nats_per_unit(base: Base) -> float:
     """Nats in one unit of the base: 1 for 'nats', log 2 for 'bits' or 2, log b for any other number b."""
     return {"nats": 1.0, "bits": math.log(2)}[base] if isinstance(base, str) else math.log(base)
 

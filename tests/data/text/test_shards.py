@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from sonde.core.errors import BadInput, DataUnusable, SondeError
 from sonde.data import catalog
 from sonde.data.text import shards
-from sonde.data.text.corpus import open_shards
 from sonde.data.text.shards import ShardOptions, prepare
+from sonde.data.text.token_folder import open_shards
 from sonde.data.text.tokenizer import load, train
 
 ROOT = Path(__file__).parents[3]

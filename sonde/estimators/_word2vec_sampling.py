@@ -10,7 +10,7 @@ TOP = 0xFFFFFFFF
 """the largest number of 32 bits"""
 
 
-def noise(counts: np.ndarray, negatives: int, power: float = 0.75) -> Noise:
+def build_noise(counts: np.ndarray, negatives: int, power: float = 0.75) -> Noise:
     """Negative samples in proportion to count^power, drawn by the alias method: one column, one comparison."""
     level = counts.astype(np.float64) ** power
     level *= len(counts) / level.sum()
@@ -25,7 +25,7 @@ def noise(counts: np.ndarray, negatives: int, power: float = 0.75) -> Noise:
     return Noise(np.minimum(probability * (TOP + 1), TOP).astype(np.uint32), alias, negatives)
 
 
-def tree(counts: np.ndarray) -> Tree:
+def build_tree(counts: np.ndarray) -> Tree:
     """The Huffman tree of words sorted by falling count: frequent words have short paths."""
     V = len(counts)
     weight = np.concatenate([counts, np.zeros(V - 1, counts.dtype)]).tolist()
@@ -51,7 +51,7 @@ def tree(counts: np.ndarray) -> Tree:
     return Tree(first, nodes[order].astype(np.int32), labels[order].astype(np.uint8))
 
 
-def keep(counts: np.ndarray, sample: float) -> np.ndarray:
+def keep_probabilities(counts: np.ndarray, sample: float) -> np.ndarray:
     """Subsampling of frequent words: the probability to keep a word of frequency f, (sqrt(f / sample) + 1) sample / f, times 2^32.
 
     A sample of 0 keeps all words.
