@@ -91,7 +91,7 @@ def test_distributions():
     assert float(cross_entropy(p, q)) == pytest.approx(float(entropy(p) + kl(p, q)), rel=1e-6)
     with pytest.raises(BadInput, match="no formula for KL"):
         kl(p, D.Cauchy(torch.tensor(0.0), torch.tensor(1.0)))
-    with pytest.raises(BadInput, match="two of a kind"):
+    with pytest.raises(BadInput, match="two tables or two distributions"):
         kl(p, P)
 
 
