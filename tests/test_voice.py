@@ -47,7 +47,7 @@ PARTICIPLES_LEFT = {
         *("_added", "_as_printed", "_frozen", "_growing", "_rising", "_weighted_and_balanced", "aligned", "branching", "composed"),
         *("_share_recognized", "_share_unchanged", "learned", "ordered", "passed", "pooled", "shaken", "unaligned"),
     },
-    "cli": {"_returning", "_stopping", "checked", "described", "leading", "named"},
+    "cli": {"_stopping", "checked", "described", "leading", "named"},
     "data": {"_pairing", "_varying", "copying", "masking", "missing", "named", "tagging"},
     "generate": {"reached"},
     "kernels": {"unseen"},
