@@ -15,17 +15,17 @@ from ...core.batch import Batch, Data
 from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
-from ..formats import contents, decode, reading
+from ..formats import read_bytes, read_text, report_errors
 from ..split import SplitSize, split, subsets
 from .documents import DocumentSource, LineSource, Ragged
 from .pairs import pairs
 from .tokenizer import Tokenizer, TokenKind, special, train
-from .windows import Most, text_set
+from .windows import VocabularySize, text_set
 
-Longest = Annotated[int, Range(1, 1 << 20)]
+MaxTokens = Annotated[int, Range(1, 1 << 20)]
 Language = Literal["en", "de", "fr"]
-MARKS = ("pad", "unknown", "cls", "sep", "mask")
-POLES = ("negative", "positive")
+SPECIAL_TOKENS = ("pad", "unknown", "cls", "sep", "mask")
+SENTIMENTS = ("negative", "positive")
 IMDB = "sentiment/imdb.train.tsv.xz"
 
 
@@ -37,7 +37,7 @@ class LinesReader:
         self.vocabulary, self.most, self.field = vocabulary, most, field
 
     def __call__(self, path: str | Path) -> Batch:
-        lines = [line for line in decode(Path(path)).splitlines() if line.strip()]
+        lines = [line for line in read_text(Path(path)).splitlines() if line.strip()]
         if not lines:
             raise BadInput(f"'{Path(path).name}' holds no text", fix="give one text per line")
         return self.rows(lines)
@@ -50,7 +50,7 @@ class LinesReader:
         return Batch(**{self.field: rows.pad(which, special(self.vocabulary, "pad"))}, lengths=rows.lengths, ids=which)
 
 
-def sst2(seed: int = 0, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 128) -> Annotated[Data, "texts"]:
+def sst2(seed: int = 0, level: TokenKind = "words", most: VocabularySize = 20_000, longest: MaxTokens = 128) -> Annotated[Data, "texts"]:
     """SST-2: 9,613 sentences of film reviews, negative or positive.
 
     Args:
@@ -63,7 +63,7 @@ def sst2(seed: int = 0, level: TokenKind = "words", most: Most = 20_000, longest
 
 
 def imdb(
-    seed: int = 0, valid: SplitSize = 0.1, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 256
+    seed: int = 0, valid: SplitSize = 0.1, level: TokenKind = "words", most: VocabularySize = 20_000, longest: MaxTokens = 256
 ) -> Annotated[Data, "texts"]:
     """IMDB: 50,000 film reviews, negative or positive.
 
@@ -79,7 +79,12 @@ def imdb(
 
 
 def sentence_polarity(
-    seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1, level: TokenKind = "words", most: Most = 20_000, longest: Longest = 128
+    seed: int = 0,
+    valid: SplitSize = 0.1,
+    test: SplitSize = 0.1,
+    level: TokenKind = "words",
+    most: VocabularySize = 20_000,
+    longest: MaxTokens = 128,
 ) -> Annotated[Data, "texts"]:
     """10,662 sentences of film reviews, negative or positive.
 
@@ -91,7 +96,7 @@ def sentence_polarity(
         longest: tokens of a sentence; the rest is cut off
     """
     path = find("sentiment/sentence_polarity.zip")
-    with reading(path, "is a damaged zip file"), zipfile.ZipFile(io.BytesIO(contents(path))) as box:
+    with report_errors(path, "is a damaged zip file"), zipfile.ZipFile(io.BytesIO(read_bytes(path))) as box:
         poles = [box.read(f"sentence_polarity/rt-polarity.{end}").decode("latin-1").splitlines() for end in ("neg", "pos")]
     whole = [*poles[0], *poles[1]], [0] * len(poles[0]) + [1] * len(poles[1])
     parts = [_take(whole, part) for part in split(len(whole[0]), valid, test, seed, torch.tensor(whole[1]))]
@@ -99,7 +104,12 @@ def sentence_polarity(
 
 
 def multi30k(
-    seed: int = 0, source: Language = "de", target: Language = "en", level: TokenKind = "bpe", most: Most = 8000, longest: Longest = 80
+    seed: int = 0,
+    source: Language = "de",
+    target: Language = "en",
+    level: TokenKind = "bpe",
+    most: VocabularySize = 8000,
+    longest: MaxTokens = 80,
 ) -> Data:
     """Multi30k: 31,014 captions of photographs in English, German and French, to translate.
 
@@ -113,7 +123,7 @@ def multi30k(
     if source == target:
         raise BadInput(f"'{source}' is both source and target", where="data set 'multi30k'", fix="choose two of en, de, fr")
     files = {part: [find(f"translation/multi30k.{part}.{language}.gz") for language in (source, target)] for part in PARTS}
-    texts = {part: [decode(path).strip().split("\n") for path in sides] for part, sides in files.items()}
+    texts = {part: [read_text(path).strip().split("\n") for path in sides] for part, sides in files.items()}
     tokenizer = train(level, (line for side in texts["train"] for line in side), most, ("pad", "unknown", "start", "end"))
     train_source, valid, test = (pairs(texts_in, texts_out, tokenizer, tokenizer, longest) for texts_in, texts_out in texts.values())
     name, reader = f"multi30k {source}-{target}", LinesReader(tokenizer, longest, "source")
@@ -132,7 +142,7 @@ def given_names(seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) ->
         valid: fraction or count of names held out for validation
         test: fraction or count of names held out for the test
     """
-    return letter_data("given_names", decode(find("names/names.txt")).splitlines(), seed, valid, test)
+    return letter_data("given_names", read_text(find("names/names.txt")).splitlines(), seed, valid, test)
 
 
 def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize = 0.1, test: SplitSize = 0.1) -> Data:
@@ -149,17 +159,17 @@ def letter_data(name: str, lines: Sequence[str], seed: int = 0, valid: SplitSize
 
 
 def _tunes() -> list[str]:
-    return ["X:" + tune for tune in decode(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
+    return ["X:" + tune for tune in read_text(find("music/nottingham-abc.txt.gz")).split("X:")[1:]]
 
 
 def _verses() -> list[str]:
     path = find("text/kjv.tsv.xz")
-    with reading(path, "is not a table of verses"):
-        return [line.split("\t")[1] for line in decode(path).splitlines()]
+    with report_errors(path, "is not a table of verses"):
+        return [line.split("\t")[1] for line in read_text(path).splitlines()]
 
 
 def _articles() -> list[str]:
-    return decode(find("text/wikitext-2.valid.txt.gz")).splitlines()
+    return read_text(find("text/wikitext-2.valid.txt.gz")).splitlines()
 
 
 nottingham = text_set("nottingham", "1,034 English folk tunes in ABC notation.", "tunes", _tunes, between="")
@@ -181,7 +191,7 @@ wikitext2 = text_set(
 def novel_texts() -> list[tuple[str, str]]:
     """(file name, text) of each novel, in the order of their names."""
     path = find("text/english-novels.tar.xz")
-    with reading(path, "is a damaged tar file"), tarfile.open(fileobj=io.BytesIO(contents(path))) as box:
+    with report_errors(path, "is a damaged tar file"), tarfile.open(fileobj=io.BytesIO(read_bytes(path))) as box:
         members = sorted((member for member in box if member.isfile()), key=lambda member: member.name)
         return [(Path(member.name).name, box.extractfile(member).read().decode("utf-8-sig")) for member in members]  # type: ignore[union-attr]
 
@@ -203,7 +213,7 @@ def reviews(most: int) -> list[str]:
 
 
 def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: TokenKind, most: int, longest: int) -> Data:
-    tokenizer = train(level, parts[0][0], most, MARKS)
+    tokenizer = train(level, parts[0][0], most, SPECIAL_TOKENS)
     sources = []
     for texts, labels in parts:
         rows = Ragged(*tokenizer.encode_all(texts)).truncate(longest)
@@ -212,12 +222,12 @@ def _reviews(name: str, parts: Sequence[tuple[list[str], list[int]]], level: Tok
         raise BadInput(f"'{name}' leaves no text for training", fix="lower valid or test")
     report: dict[str, int | str] = {"tokens of the vocabulary": tokenizer.size}
     reader = LinesReader(tokenizer, longest)
-    return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=POLES, report=report, reader=reader)
+    return Data(sources[0], sources[1], sources[2], name=name, task="classes", classes=SENTIMENTS, report=report, reader=reader)
 
 
 def _read_labeled(path: Path, text: int, label: int, head: bool = False) -> tuple[list[str], list[int]]:
-    with reading(path, "is not a table of texts and labels"):
-        rows = [line.split("\t") for line in decode(path).split("\n")[int(head) :] if line]
+    with report_errors(path, "is not a table of texts and labels"):
+        rows = [line.split("\t") for line in read_text(path).split("\n")[int(head) :] if line]
         return [row[text] for row in rows], [int(row[label]) for row in rows]
 
 
