@@ -50,7 +50,7 @@ def _optimizers() -> dict[str, str]:
     return dict(sorted({**from_torch, **_plugins("optim.rules")()}.items()))
 
 
-def _functions_returning(file: str, type_name: str) -> Callable[[], dict[str, str]]:
+def _functions_by_return_type(file: str, type_name: str) -> Callable[[], dict[str, str]]:
     """A function that lists the functions in a file of `optim` which return this type, with the first line of their docstrings.
 
     A function called like the type (`schedule`) makes one from its name, and is not listed.
@@ -72,7 +72,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "mixers": _plugins("nn.mixers"),
     "objectives": _plugins("objectives"),
     "optimizers": _optimizers,
-    "schedules": _functions_returning("schedules.py", "Schedule"),
-    "initializers": _functions_returning("initialize.py", "Initializer"),
+    "schedules": _functions_by_return_type("schedules.py", "Schedule"),
+    "initializers": _functions_by_return_type("initialize.py", "Initializer"),
     "lenses": _plugins("lenses"),
 }
