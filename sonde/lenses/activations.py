@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("" if _activations(subject.model) else "no activation function of the model is a module")
 
 
@@ -79,4 +80,5 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

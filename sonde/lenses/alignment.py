@@ -14,6 +14,7 @@ from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "align") or "source" not in subject.batch:
@@ -66,4 +67,5 @@ def _names(tokens: Any, names: Any) -> list[str]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return reverse()

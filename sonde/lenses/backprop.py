@@ -82,6 +82,7 @@ def backward(stored: Sequence[ForwardRecord], delta: Any) -> list[BackwardRecord
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_gradient(subject):
         return missing
     if getattr(subject.model, "reads", ("x",)) != ("x",):

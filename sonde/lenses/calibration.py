@@ -35,6 +35,7 @@ class Curve(NamedTuple):
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if reason := not_classes(subject):
         return reason
     return "" if hasattr(subject.objective, "predict") else "there is no objective that turns scores into probabilities"
@@ -89,4 +90,5 @@ def curve(confidence: Tensor, correct: Tensor, bins: int) -> Curve:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

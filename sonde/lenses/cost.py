@@ -512,6 +512,7 @@ _RULES: dict[type, Any] = {
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject)
 
 
@@ -554,4 +555,5 @@ def describe_totals(profile: Cost) -> str:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

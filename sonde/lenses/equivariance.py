@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -130,4 +131,5 @@ def _output_for(model: Any, batch: Any) -> Any:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

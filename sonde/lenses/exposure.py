@@ -12,6 +12,7 @@ from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "advance") or not getattr(subject.model, "causal", True):
@@ -49,4 +50,5 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return reverse()

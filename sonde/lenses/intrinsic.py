@@ -23,6 +23,7 @@ MIN_POINTS = 10
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     missing = no_model(subject)
     if missing:
         return missing
@@ -87,4 +88,5 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

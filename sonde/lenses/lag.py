@@ -23,6 +23,7 @@ from .tools.tokens import ends
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     x = subject.batch.x
@@ -104,4 +105,5 @@ def fit_slope(norms: list[float]) -> float | None:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters("rnn")

@@ -20,6 +20,7 @@ from .tools.tokens import logits, no_logits, select_row, spell_tokens, token_nam
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_logits(subject):
         return missing
     return "" if _stack(subject.model) is not None else "the model has no stack of blocks before its output layer"
@@ -99,4 +100,5 @@ def _stack(model: Any) -> Any:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters("gla heads=2")

@@ -45,6 +45,7 @@ class _RecordedSteps:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("" if _mixers(subject.model) else "the model has no recurrent mixer")
 
 
@@ -246,6 +247,7 @@ class _Reader(nn.Module):
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     with preserve_state():
         torch.manual_seed(0)
         net = _Reader()

@@ -19,6 +19,7 @@ from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_images(subject):
         return missing
     return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model has no attention over image patches"
@@ -84,6 +85,7 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     subject = images()
     with preserve_state():
         torch.manual_seed(0)

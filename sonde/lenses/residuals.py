@@ -21,6 +21,7 @@ POINTS = 2000
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return not_values(subject)
 
 
@@ -84,4 +85,5 @@ def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

@@ -34,6 +34,7 @@ STRONG = 0.01
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_images(subject):
         return missing
     try:
@@ -156,4 +157,5 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

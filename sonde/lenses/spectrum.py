@@ -36,6 +36,7 @@ POINTS = 201
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_gradient(subject)
 
 
@@ -185,4 +186,5 @@ def _trainable(model: nn.Module) -> list[Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

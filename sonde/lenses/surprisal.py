@@ -17,6 +17,7 @@ REPORT = {"position": 50}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_logits(subject)
 
 
@@ -72,4 +73,5 @@ def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

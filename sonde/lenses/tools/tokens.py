@@ -137,7 +137,7 @@ def no_embedding(subject: Subject) -> str:
     return "" if int(original(subject.batch).max()) < table.num_embeddings else "the embedding has fewer rows than there are tokens"
 
 
-def layer(name: str) -> str:
+def layer_label(name: str) -> str:
     """A readable name of a module: 'block 1' for stack.blocks.0.mixer."""
     parts = [f"block {int(part) + 1}" if part.isdigit() else part for part in name.split(".")]
     return " ".join(part for part in parts if part not in ("stack", "blocks", "layers", "mixer")) or "model"

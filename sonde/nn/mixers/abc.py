@@ -80,4 +80,5 @@ class ABC(Recurrent):
 
 
 def tiny() -> ABC:
+    """A small layer for the contract tests."""
     return ABC(width=12, heads=2, slots=3)

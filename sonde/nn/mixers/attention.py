@@ -354,4 +354,5 @@ def _ends(lengths: Tensor, x: Tensor) -> Tensor:
 
 
 def tiny() -> Attention:
+    """A small layer for the contract tests."""
     return Attention(width=12, heads=6, groups=3)

@@ -68,4 +68,5 @@ class DeltaNet(Recurrent):
 
 
 def tiny() -> DeltaNet:
+    """A small layer for the contract tests."""
     return DeltaNet(width=12, heads=3)

@@ -52,4 +52,5 @@ class DFW(Recurrent):
 
 
 def tiny() -> DFW:
+    """A small layer for the contract tests."""
     return DFW(width=10, heads=2, keys=3)

@@ -79,4 +79,5 @@ class GatedDeltaNet(Recurrent):
 
 
 def tiny() -> GatedDeltaNet:
+    """A small layer for the contract tests."""
     return GatedDeltaNet(width=7, heads=2, value_heads=4, key=3)

@@ -59,4 +59,5 @@ class GatedRFA(Recurrent):
 
 
 def tiny() -> GatedRFA:
+    """A small layer for the contract tests."""
     return GatedRFA(width=10, heads=2, features=7)

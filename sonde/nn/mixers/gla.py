@@ -52,4 +52,5 @@ class GLA(Recurrent):
 
 
 def tiny() -> GLA:
+    """A small layer for the contract tests."""
     return GLA(width=12, heads=3, rank=2)

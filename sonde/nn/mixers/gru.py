@@ -68,4 +68,5 @@ class GRU(Cell):
 
 
 def tiny() -> GRU:
+    """A small layer for the contract tests."""
     return GRU(width=12)

@@ -57,4 +57,5 @@ class GSA(Recurrent):
 
 
 def tiny() -> GSA:
+    """A small layer for the contract tests."""
     return GSA(width=10, heads=2, slots=3)

@@ -55,4 +55,5 @@ class HGRN2(Recurrent):
 
 
 def tiny() -> HGRN2:
+    """A small layer for the contract tests."""
     return HGRN2(width=10, heads=2, bound=0.3)

@@ -45,4 +45,5 @@ class Linear(Recurrent):
 
 
 def tiny() -> Linear:
+    """A small layer for the contract tests."""
     return Linear(width=10, heads=2)

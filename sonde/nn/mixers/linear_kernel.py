@@ -50,4 +50,5 @@ class LinearKernel(Recurrent):
 
 
 def tiny() -> LinearKernel:
+    """A small layer for the contract tests."""
     return LinearKernel(width=10, heads=2, feature_map="dpfp")

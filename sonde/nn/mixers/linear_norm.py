@@ -52,4 +52,5 @@ class LinearNorm(Recurrent):
 
 
 def tiny() -> LinearNorm:
+    """A small layer for the contract tests."""
     return LinearNorm(width=10, heads=2)

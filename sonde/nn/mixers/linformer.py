@@ -82,4 +82,5 @@ class Linformer(Mixer):
 
 
 def tiny() -> Linformer:
+    """A small layer for the contract tests."""
     return Linformer(width=12, heads=3, rows=5, max_len=4096)

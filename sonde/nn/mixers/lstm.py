@@ -74,4 +74,5 @@ class LSTM(Cell):
 
 
 def tiny() -> LSTM:
+    """A small layer for the contract tests."""
     return LSTM(width=12)

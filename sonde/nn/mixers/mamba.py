@@ -74,4 +74,5 @@ class Mamba(Recurrent):
 
 
 def tiny() -> Mamba:
+    """A small layer for the contract tests."""
     return Mamba(width=6, states=5, expand=2, rank=3, taps=4)

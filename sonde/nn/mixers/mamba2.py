@@ -107,4 +107,5 @@ class Mamba2(Recurrent):
 
 
 def tiny() -> Mamba2:
+    """A small layer for the contract tests."""
     return Mamba2(width=10, heads=4, states=3, groups=2, taps=4)

@@ -97,4 +97,5 @@ class MLSTM(Recurrent):
 
 
 def tiny() -> MLSTM:
+    """A small layer for the contract tests."""
     return MLSTM(width=12, heads=3)

@@ -63,4 +63,5 @@ class RetNet(Recurrent):
 
 
 def tiny() -> RetNet:
+    """A small layer for the contract tests."""
     return RetNet(width=12, heads=3)

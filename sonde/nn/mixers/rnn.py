@@ -45,4 +45,5 @@ class RNN(Cell):
 
 
 def tiny() -> RNN:
+    """A small layer for the contract tests."""
     return RNN(width=12, hidden=20)

@@ -83,4 +83,5 @@ class RWKV6(Recurrent):
 
 
 def tiny() -> RWKV6:
+    """A small layer for the contract tests."""
     return RWKV6(width=12, heads=3, rank=2, decay_rank=5)

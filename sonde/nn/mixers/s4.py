@@ -79,4 +79,5 @@ class S4(Recurrent):
 
 
 def tiny() -> S4:
+    """A small layer for the contract tests."""
     return S4(width=5, states=6)
