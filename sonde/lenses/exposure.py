@@ -15,6 +15,7 @@ def why_not(subject: Subject) -> str:
     """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
+    # `advance` predicts the next token from a state, as in generation
     if not hasattr(subject.model, "advance") or not getattr(subject.model, "causal", True):
         return "the model does not generate tokens from its own output"
     x, y = subject.batch.x, subject.batch.get("y")
@@ -28,15 +29,14 @@ def why_not(subject: Subject) -> str:
 def read(subject: Subject) -> Reading:
     """Accuracy at each position of the target, with true inputs (teacher forcing) and with the model's own (free running)."""
     model, batch = subject.model, subject.batch
-    counts = target_mask(batch, batch.y)
+    mask = target_mask(batch, batch.y)  # False for padding
     with preserve_state(model), torch.no_grad():
-        free = batch.replace(x=mix_inputs(model, batch, 1.0, likeliest=True))
-        correct = {
-            name: (call_model(model, part).argmax(-1) == batch.y) & counts for name, part in (("forced", batch), ("free running", free))
-        }
-    total = counts.sum(0)
+        free = batch.replace(x=mix_inputs(model, batch, 1.0, likeliest=True))  # every input after the first is the model's argmax
+        inputs = {"forced": batch, "free running": free}
+        correct = {name: (call_model(model, each).argmax(-1) == batch.y) & mask for name, each in inputs.items()}
+    total = mask.sum(0)
     lines = {name: (hits.sum(0)[total > 0] / total[total > 0]).tolist() for name, hits in correct.items()}
-    overall = {name: float(hits.sum() / counts.sum()) for name, hits in correct.items()}
+    overall = {name: float(hits.sum() / mask.sum()) for name, hits in correct.items()}
     note = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in overall.items())
     return Lines(
         "Accuracy by position",
