@@ -35,7 +35,7 @@ NOT_PARTICIPLES = {
     "the name of a person": "hoeffding",
 }
 """words in -ed, -en and -ing that the name of a function may end in"""
-VERBS = {"add", "check", "encode", "fill", "has", "is", "mix", "open", "prepare", "read", "seed", "start", "train", "warn"}
+VERBS = {"add", "check", "encode", "fill", "has", "is", "load", "mix", "open", "prepare", "read", "seed", "start", "train", "warn"}
 """a name that begins with one of these says what the function does, and may end in a participle: is_observed, check_fitted"""
 PARTICIPLES_ALLOWED = {
     ("sonde/core/options.py", "checked"): "a decorator: an adjective of what it decorates",

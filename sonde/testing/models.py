@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..core import registry
 from ..core.batch import Batch, call_model
 from ..core.tensors import decode, encode
-from ._contract import Plugin, agree, function, load, require, run, stem
+from ._contract import Plugin, agree, load, plugin_name, require, required_function, run
 
 MakeModel = Callable[..., tuple[nn.Module, Batch]]
 """makes the tiny model in evaluation mode and its batch; the seed determines the weights"""
@@ -25,8 +25,8 @@ def check_model(plugin: Plugin) -> None:
     the others in the batch declares `batch_independent = False`.
     """
     module = load("models", plugin)
-    run(stem(module), [declares_what_it_is], module)
-    run(stem(module), CHECKS, fresh(module))
+    run(plugin_name(module), [declares_what_it_is], module)
+    run(plugin_name(module), CHECKS, fresh(module))
 
 
 def fresh(module: ModuleType) -> MakeModel:
@@ -35,7 +35,7 @@ def fresh(module: ModuleType) -> MakeModel:
     def make(seed: int = 0) -> tuple[nn.Module, Batch]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model, batch = function(module, "tiny")()
+            model, batch = required_function(module, "tiny")()
             model = model.double().eval()
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -54,11 +54,11 @@ def outputs(output: Any) -> dict[str, Tensor]:
 
 def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds a final model, the one named like the file or its only one, with docstrings."""
-    model, batch = function(module, "tiny")()
+    model, batch = required_function(module, "tiny")()
     require(isinstance(model, nn.Module), f"tiny() returns {type(model).__name__}, not a model and a batch")
     require(isinstance(batch, Batch) and len(batch) > 1, "tiny() does not return a batch of two examples or more")
     kinds = registry.classes_in(module, nn.Module)
-    named = [kind for kind in kinds if kind.__name__.lower() == stem(module).replace("_", "").lower()]
+    named = [kind for kind in kinds if kind.__name__.lower() == plugin_name(module).replace("_", "").lower()]
     require(len(named or kinds) == 1, f"none of {', '.join(kind.__name__ for kind in kinds) or 'its classes'} is named like the file")
     kind = (named or kinds)[0]
     require(type(model) is kind, f"tiny() returns a {type(model).__name__}, not a {kind.__name__}")
