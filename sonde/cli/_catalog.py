@@ -37,7 +37,7 @@ def _models() -> dict[str, str]:
 
 
 def _optimizers() -> dict[str, str]:
-    """Optimizers of torch.optim, without those that need more than one gradient per step (REFUSED), and of Sonde."""
+    """Optimizers of torch.optim, without those that the training loop cannot use (REFUSED), and of Sonde."""
     from ..optim.known import REFUSED
 
     spec = find_spec("torch")

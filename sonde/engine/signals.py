@@ -11,7 +11,7 @@ from typing import final
 from ..core.errors import Interrupted, Preempted, SondeError
 
 
-def stop_error(number: int, when: str, run: str, last_good: str, fix: str = "run the same command again to start over") -> SondeError:
+def stop_error(number: int, when: str, run: str, last_good: str, fix: str) -> SondeError:
     """The error that ends a run after a signal.
 
     Args:
@@ -87,7 +87,7 @@ class StopAtOnce(Handlers):
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         self.signal = number  # if user code swallows the error (`except Exception`), the loop still sees this flag
-        raise stop_error(number, self.when, self.run, "all checkpoints saved so far", "run the same command again to continue")
+        raise stop_error(number, self.when, self.run, "all checkpoints saved so far", "run the same command again")
 
 
 def _write(text: bytes) -> None:

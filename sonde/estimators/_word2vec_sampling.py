@@ -56,7 +56,7 @@ def build_tree(counts: np.ndarray) -> Tree:
             weight[node] += weight[child]
     word, node_of_word = np.arange(V), np.arange(V)
     steps = []
-    while len(word):  # go up one scaled from all words at once; a word is done at the root, node 2 V - 2
+    while len(word):  # go up one level from all words at once; a word is done at the root, node 2 V - 2
         steps.append((word, parent[node_of_word] - V, left[node_of_word]))
         node_of_word = parent[node_of_word]
         unfinished = node_of_word < 2 * V - 2

@@ -101,8 +101,6 @@ class Network(ABC, BaseEstimator):
                 model, rows, steps = open_model(folder, recipe), list(run.rows("metrics.jsonl")), run.result()["steps"]
         except NumericalStop as error:
             raise NumericalStop(error.what, where=type(self).__name__, fix=self._lower_lr_hint) from None
-        except BadInput as error:
-            raise BadInput(error.what, where=error.where, fix=error.fix) from error  # without last_good, which names the temporary run
         self._warn_skipped(sum("skipped" in row for row in rows), steps)
         self.model_ = model.double()
         self.n_iter_ = -(-steps // recipe.evaluate_every)  # epochs, rounded up

@@ -58,7 +58,7 @@ def forward(model: Any, x: Any) -> list[ForwardRecord]:
 
 def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
     """The loss and the delta at the output, dL/dh_L, from the graph of the loss alone."""
-    graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)  # the model is replaced by a constant: its output
+    graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)  # in place of the model, a function that returns h
     return float(graph[graph.outputs[0]].value), graph.backward()["h"]
 
 

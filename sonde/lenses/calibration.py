@@ -56,15 +56,17 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
         raise BadInput("the model's predictions are not probabilities", where="lens 'calibration'", fix="check the objective's predict")
     stats = curve(confidence.double(), y == y_pred, bins)
     filled = stats.counts > 0
-    mean, accuracy = float(confidence.double().mean()), float((y == y_pred).double().mean())
-    verdict = "well calibrated" if abs(mean - accuracy) < 5e-5 else "overconfident" if mean > accuracy else "underconfident"
+    mean_confidence, accuracy = float(confidence.double().mean()), float((y == y_pred).double().mean())
+    verdict = "overconfident" if mean_confidence > accuracy else "underconfident"
+    if abs(mean_confidence - accuracy) < 5e-5:
+        verdict = "well calibrated"
     return [
         Lines(
             "Calibration",
             {"accuracy": stats.accuracy[filled], "perfect calibration": [0.0, 1.0]},
             axes=["confidence", "accuracy"],
             note=f"Expected calibration error {stats.error:.2%}, maximum over bins {stats.max_error:.2%}; {len(y):,} predictions. "
-            f"Mean confidence {mean:.2%}, accuracy {accuracy:.2%}: {verdict}.",
+            f"Mean confidence {mean_confidence:.2%}, accuracy {accuracy:.2%}: {verdict}.",
             x={"accuracy": stats.confidence[filled].tolist(), "perfect calibration": [0.0, 1.0]},
             results={"error": stats.error},
         ),

@@ -182,19 +182,19 @@ def _articles() -> list[str]:
     return read_text(find("text/wikitext-2.valid.txt.gz")).splitlines()
 
 
-nottingham = text_set("nottingham", "1,034 English folk tunes in ABC notation.", "tunes", _tunes, between="")
+nottingham = text_set("nottingham", "1,034 English folk tunes in ABC notation.", "tunes", _tunes, separator="")
 novels = text_set(
     "novels", "33 English novels of 1839 to 1919, 25 million characters.", "novels", lambda: [text for _, text in novel_texts()]
 )
 kjv = text_set("kjv", "King James Bible, 31,102 verses, one in each line.", "verses", _verses)
 wikitext2 = text_set(
     "wikitext2",
-    "The validation part of WikiText-2, 213,886 words of good articles.",
+    "The validation split of WikiText-2, 213,886 words of Wikipedia articles.",
     "lines",
     _articles,
-    part=0.1,
+    held_out=0.1,
     tokens="words",
-    n=20_000,
+    vocabulary_size=20_000,
 )
 
 

@@ -102,8 +102,8 @@ class ShardSource:
     def __getitem__(self, indices: Any) -> Batch:
         ids = torch.arange(len(self))[indices] if isinstance(indices, slice) else torch.as_tensor(indices)
         positions = ids.numpy()[:, None] * self.stride + np.arange(self.length + 1)
-        segment = np.searchsorted(self.bounds, positions, "right") - 1
-        positions = positions - self.bounds[segment] + self.starts[segment]
+        range_index = np.searchsorted(self.bounds, positions, "right") - 1
+        positions = positions - self.bounds[range_index] + self.starts[range_index]
         tokens = torch.from_numpy(self.shards.take(positions))
         batch = Batch(x=tokens[:, :-1].contiguous(), y=tokens[:, 1:].contiguous(), ids=ids)
         if not self.boundaries:

@@ -118,33 +118,33 @@ def text_set(
     summary: str,
     unit: str,
     read: Callable[[], str | list[str]],
-    between: str = "\n",
-    part: float = 0.05,
+    separator: str = "\n",
+    held_out: float = 0.05,
     tokens: TokenKind = "char",
-    n: int = 8000,
+    vocabulary_size: int = 8000,
 ) -> Callable[..., Data]:
-    """A set of windows over texts in their order.
+    """Make the function that loads a data set of windows over texts, split in their order.
 
     Args:
         unit: what the texts are, in the plural
         read: gives the texts, or one text that is split by its characters
-        between: what joins two of them
-        part: default fraction for validation, and for the test
+        separator: between two of them
+        held_out: default fraction for validation, and for the test
         tokens: default level of the tokens
-        n: default number of words or sub-words at most
+        vocabulary_size: default maximum number of words or sub-words
     """
 
     def load(
         seed: int = 0,
-        valid: SplitSize = part,
-        test: SplitSize = part,
+        valid: SplitSize = held_out,
+        test: SplitSize = held_out,
         length: Length = 128,
         stride: Length | None = None,
         level: TokenKind = tokens,
-        most: VocabularySize = n,
+        most: VocabularySize = vocabulary_size,
         specials: tuple[str, ...] = (),
     ) -> Data:
-        return windows(split_in_order(read(), valid, test, between), name, length, stride, level, most, specials)
+        return windows(split_in_order(read(), valid, test, separator), name, length, stride, level, most, specials)
 
     load.__name__ = load.__qualname__ = name
     load.__doc__ = f"""{summary}
@@ -179,7 +179,7 @@ tiny_shakespeare = text_set(
     "Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.",
     "characters",
     _shakespeare,
-    between="",
+    separator="",
 )
 
 

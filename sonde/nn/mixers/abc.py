@@ -13,7 +13,7 @@ which is always in (0, 1).  Peng et al., ABC: Attention with Bounded-memory Cont
 A `Rule` is a generator: it yields the inputs of a linear recurrence, receives its outputs, and returns the output of the layer.
 That keeps the formula apart from how the recurrence is computed (step by step, in chunks, in parallel).
 
-B batch, T time (L where a sequence is computed in pieces), H heads, K key width, V value width.
+B batch, T or L time, H heads, K key width, V value width.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def kl(
     if isinstance(p, D.Distribution):
         return _closed_form(lambda: D.kl_divergence(p, q), f"KL({type(p).__name__}, {type(q).__name__})") / nats_per_unit(base)
     p, q = _check_pair(p, q)
-    # Both sum to 1, so -p + q may be added: no term of p log(p / q) - p + q is negative.  Where p and q are close, rounding would
-    # spoil that; with q = p (1 + t) the term is p (t - log(1 + t)), which is never negative in floating point either.
+    # Both sum to 1, so -p + q may be added: no term of p log(p / q) - p + q is negative.  Where p and q are close, rounding could
+    # change that; with q = p (1 + t) the term is p (t - log(1 + t)), which is never negative in floating point either.
     positive, close = p > 0, (q - p).abs() < p / 2
     safe_p = torch.where(positive, p, 1.0)  # log(0) would make the gradient NaN
     t = torch.where(close, q - p, 0.0) / safe_p
