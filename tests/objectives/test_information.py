@@ -99,7 +99,7 @@ def test_empirical_shares_sum_to_one():
     assert empirical([0, 2, 2, 1, 2]).tolist() == [0.2, 0.2, 0.6]
     assert empirical(torch.tensor([1, 1]), size=4).tolist() == [0, 1, 0, 0]
     for bad in ([], [0.5], [-1, 0], [[0]]):
-        with pytest.raises(BadInput, match="whole numbers"):
+        with pytest.raises(BadInput, match="integers"):
             empirical(bad)
     with pytest.raises(BadInput, match="outcome 3 is not one of 2"):
         empirical([0, 3], size=2)
