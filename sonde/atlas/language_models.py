@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..core import registry
-from ..core.batch import Batch, Data, ask
+from ..core.batch import Batch, Data, call_model
 from ..core.reading import Heat, Lines, Subject, Table
 from ..core.seeds import generator
 from ..data.corrupt import hide, join_pair, masking, restore_spans, span_corruption, span_numbers
@@ -551,7 +551,7 @@ def lm_13(exhibit: Exhibit) -> str:
     grads = []
     for objective in (joint(0.0), None, joint(0.5)):
         one.zero_grad()
-        out = ask(one, batch)
+        out = call_model(one, batch)
         (F.cross_entropy(out["label"], batch.y) if objective is None else objective(one, batch).loss()).backward()
         grads.append(torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None and p is not one.body.head.weight]))
     exhibit.expect("lambda 0: gradient, against a pure classifier", grads[0], grads[1].numpy(), within=1e-7)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.reading import Bars, Heat, Lines, Reading
 from ..core.seeds import generator
 from ..estimators.reservoir import Reservoir
@@ -69,7 +69,7 @@ def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> 
     right: list[float] = []
     for _ in range(steps):
         batch = draw(rng)
-        output = ask(model, batch)
+        output = call_model(model, batch)
         optimizer.zero_grad()
         objective.terms(output, batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -163,7 +163,7 @@ def rnn_02(exhibit: Exhibit) -> str:
     """One network of each shape, on a task of its own."""
     fractions, vectors = {}, []
     for name, (make, draw, sizes) in _tasks().items():
-        exhibit.expect(f"{name}: sizes of the answer", list(ask(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
+        exhibit.expect(f"{name}: sizes of the answer", list(call_model(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
 
         def make_and_train(make: Callable[[], nn.Module] = make, draw: Draw = draw) -> tuple[nn.Module, Draw]:
             model = make()

@@ -18,7 +18,7 @@ from ..data import augment
 from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import overlay
-from ..models.pixels import Pixels, levels_of
+from ..models.pixels import Pixels, quantize_pixels
 from ..models.published import published_model, size
 from ..models.vit import ViT, patchify, unpatchify
 from ..nn.mixers.attention import scores
@@ -165,7 +165,7 @@ def _pairs(tokens: int) -> int:
 
 
 def _levels(batch: Batch) -> Batch:
-    x = levels_of(batch.x, LEVELS)
+    x = quantize_pixels(batch.x, LEVELS)
     return Batch(x=x, y=x, label=batch.y)
 
 

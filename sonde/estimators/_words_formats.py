@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import BadInput, ResourceFault
 from ..core.files import replace_file
-from ..data.formats import contents
+from ..data.formats import read_bytes
 
 LONGEST = 1 << 16
 """bytes a word may have in a binary file; more means that the file is something else"""
@@ -38,7 +38,7 @@ def _chunks(words: Sequence[str], vectors: np.ndarray, binary: bool) -> Iterator
 
 def load(path: Path, binary: bool | None = None) -> tuple[list[str], np.ndarray]:
     """Words and vectors (V, D); `binary` None looks which it is."""
-    data = contents(path)
+    data = read_bytes(path)
     head, _, body = data.partition(b"\n")
     sizes = head.split()
     titled = len(sizes) == 2 and all(part.isdigit() for part in sizes)

@@ -72,6 +72,7 @@ class Diagnosis:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     history = series(subject.metrics)
     if "loss" not in history or len(history["loss"][1]) < 2:
         return "there are no training losses yet"
@@ -178,4 +179,5 @@ def _is_falling(values: Sequence[float], learned: float) -> bool:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
@@ -45,6 +45,7 @@ class _RecordedSteps:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("" if _mixers(subject.model) else "the model has no recurrent mixer")
 
 
@@ -79,7 +80,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
         with hook_outputs(_mixers(model), note):
-            ask(model, batch)
+            call_model(model, batch)
     return recurrences
 
 
@@ -246,6 +247,7 @@ class _Reader(nn.Module):
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     with preserve_state():
         torch.manual_seed(0)
         net = _Reader()

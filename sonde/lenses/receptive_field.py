@@ -56,6 +56,7 @@ class Field(NamedTuple):
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -207,4 +208,5 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

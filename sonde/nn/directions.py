@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from .mixers import Mixer
 from .spans import Spans, State
-from .stack import parts, prefix_state
+from .stack import prefix_state, split_state
 
 
 def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
@@ -82,7 +82,7 @@ class Stacked(nn.Module):
         self.causal = all(layer.causal for layer in layers)
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        before = parts(state, [str(i) for i in range(len(self.layers))], "Stacked")
+        before = split_state(state, [str(i) for i in range(len(self.layers))], "Stacked")
         after: State = {}
         for i, layer in enumerate(self.layers):
             x, new = layer(x if not i else self.dropout(self.joins[i - 1](x)), before.get(str(i)), spans=spans)

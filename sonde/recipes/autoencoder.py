@@ -24,7 +24,7 @@ from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 from .tools.stacked import keep_clean
 
 ACTIVE = 0.1
@@ -119,8 +119,8 @@ def report(data: Data, kind: str, model: Any, folder: Path) -> Mapping[str, str]
     rows = {"images": clean, **({"with noise": test.x} if "clean" in test else {}), "reconstructed": reconstructed, pca_name: flat}
     if "clean" in test:
         errors["the noise itself"] = _error(test.x, clean)
-    shown = [(name, row[start : start + ACROSS]) for start in (0, ACROSS) for name, row in rows.items()]
-    sheet(folder, "reconstructions", "Reconstructions", shown, "The first images of the test part.")
+    shown = [(name, row[start : start + IMAGES_PER_ROW]) for start in (0, IMAGES_PER_ROW) for name, row in rows.items()]
+    save_image_rows(folder, "reconstructions", "Reconstructions", shown, "The first images of the test part.")
     summary = {"squared error": ", ".join(f"{name} {error:.5f}" for name, error in errors.items()) + " per pixel of the test part"}
     if kind == "sparse":
         summary["code"] = f"{active:.1f} of its {code.shape[1]} units above {ACTIVE:g} per image"

@@ -30,7 +30,7 @@ from ..objectives.contrastive import Contrastive
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 
 ROWS = 9
 """captions with images in the figure"""
@@ -100,10 +100,10 @@ def report(data: Data, captions: Tensor, lengths: Tensor, seen_captions: Tensor,
     right = scores.argmax(1) == target
     seen = (target.unsqueeze(1) == seen_captions).any(1)
     new = sorted({*range(len(captions))} - {*seen_captions.tolist()})
-    nearest = scores.topk(ACROSS, 0).indices.mT
+    nearest = scores.topk(IMAGES_PER_ROW, 0).indices.mT
     rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or seen_captions.tolist())[:ROWS]]
     note = f"The nearest of {len(batch):,} test images to captions {'never ' if new else ''}seen in training, nearest first."
-    sheet(folder, "found", "Images found for captions", rows, note)
+    save_image_rows(folder, "found", "Images found for captions", rows, note)
     summary = {"retrieval": _accuracy(right[seen], "captions seen in training", len(captions))}
     return summary if seen.all() else summary | {"unseen": _accuracy(right[~seen], "captions never seen", len(captions))}
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.errors import clean
 from ..core.numbers import bytes_, si
 from ..lenses.cost import Cost, CostRow, cost, describe_totals, on_meta, size_text
@@ -71,7 +71,7 @@ def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **opt
 
     if mixers:
         with torch.no_grad(), torch.device("meta"), record_recurrences() as watch, hook_outputs(mixers, note):
-            ask(net, batch)
+            call_model(net, batch)
     return forms
 
 

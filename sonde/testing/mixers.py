@@ -20,7 +20,7 @@ from ..core.tensors import decode, encode
 from ..nn.mixers import Mixer, Recurrent
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ._contract import Plugin, agree, draw, function, load, require, run, smooth, stem
+from ._contract import Plugin, agree, draw, load, plugin_name, require, required_function, run, smooth
 
 B = 2
 SIZES = (5, 0, 33, 1, 18)
@@ -35,8 +35,8 @@ MakeMixer = Callable[..., Mixer]
 def check_mixer(plugin: Plugin) -> None:
     """Check a mixer, given by name, by the path of its file or as a module; `tiny()` in it returns a small mixer."""
     module = load("nn.mixers", plugin)
-    run(stem(module), [declares_what_it_is, the_rule_is_what_runs], module)
-    run(stem(module), CHECKS, fresh(module))
+    run(plugin_name(module), [declares_what_it_is, the_rule_is_what_runs], module)
+    run(plugin_name(module), CHECKS, fresh(module))
 
 
 def fresh(module: ModuleType) -> MakeMixer:
@@ -45,7 +45,7 @@ def fresh(module: ModuleType) -> MakeMixer:
     def make(dtype: torch.dtype = torch.float64) -> Mixer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            mix: Mixer = function(module, "tiny")()
+            mix: Mixer = required_function(module, "tiny")()
             with torch.no_grad():
                 for parameter in mix.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
@@ -56,7 +56,7 @@ def fresh(module: ModuleType) -> MakeMixer:
 
 def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds one final class named like the file, with docstrings, and what it declares is there."""
-    mix, name = function(module, "tiny")(), stem(module)
+    mix, name = required_function(module, "tiny")(), plugin_name(module)
     kind = type(mix)
     require(isinstance(mix, Mixer), f"tiny() returns {kind.__name__}, which does not derive from Mixer")
     require(kind in registry.classes_in(module, Mixer), f"tiny() returns {kind.__name__}, which the file does not define")

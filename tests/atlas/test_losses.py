@@ -36,7 +36,7 @@ mistakes.add("LOSS-06", "the other direction", red=("KL(p, uniform) in bits", "K
     measures, "kl", lambda right, p, q, base="nats", direction="forward": right(q, p, base, direction)
 )
 mistakes.add("LOSS-06", "nats sold as bits", red="KL(p, uniform) in bits", green="KL(p, uniform) in nats, the default").replace(
-    measures, "per", lambda base: 1.0
+    measures, "nats_per_unit", lambda base: 1.0
 )
 mistakes.add("LOSS-08", "half a penalty", red="l2=0.3, l1=0.0: total", green="lambda=0: total is the data term, to the last bit").replace(
     penalized._OMEGA, "l2", lambda right, weights: right(weights) / 2

@@ -90,10 +90,10 @@ def test_tunes_are_cleaned_and_keep_every_note(no_data):
 
 
 def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
-    from sonde.data.formats import decode
+    from sonde.data.formats import read_text
 
     source, tunes = _texts.tunes()
-    whole = decode(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
+    whole = read_text(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
     assert source == "nottingham-abc.txt.gz" and len(tunes) == len(whole) == 1034
     for tune, clean in zip(whole[:20], tunes):
         assert notes("X:" + tune) == notes(clean)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.batch import ask
+from ...core.batch import call_model
 from ...core.errors import BadInput, nearest
 from ...core.reading import Subject
 from ...nn.block import Block
@@ -71,7 +71,7 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     """
     fmaps: dict[str, Any] = {}
     with collect_maps(model, batch.x, fmaps):
-        ask(model, batch)
+        call_model(model, batch)
     return fmaps
 
 
@@ -86,7 +86,7 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
         fmaps: dict[str, Any] = {}
         try:
             with collect_maps(model, x, fmaps):
-                ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
+                call_model(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
         except Exception:  # whichever layer fails, the maps before it are valid
             best = max(best, fmaps, key=len)
         else:
@@ -103,7 +103,7 @@ def _image_inputs(model: Any, batch: Any) -> list[Any]:
             modules.append(module)
 
     with torch.no_grad(), hook_inputs(model.modules(), look):
-        ask(model, one)
+        call_model(model, one)
     return modules
 
 
