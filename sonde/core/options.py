@@ -400,8 +400,8 @@ def _json(value: Any) -> Any:
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        names = get_args(kind)
-        return ("one of " if len(names) > 1 else "") + ", ".join(map(str, names))
+        listed = get_args(kind)
+        return ("one of " if len(listed) > 1 else "") + ", ".join(map(str, listed))
     if _union(kind):
         return " or ".join(_describe(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}
