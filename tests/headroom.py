@@ -1,15 +1,15 @@
-"""A pytest plugin that measures how close each test comes to its bounds: which verdicts could another processor turn?
+"""A pytest plugin that measures how close each test comes to its bounds: which tests could fail on another processor?
 
     SONDE_HEADROOM=headroom.jsonl python -m pytest -p tests.headroom -o enable_assertion_pass_hook=true tests
 
-appends one line of JSON per test that the file has not got yet: `shares`, for each kind of comparison the largest part of its room that
-was used (1 is the edge), and `digest`, a checksum of the floating-point numbers compared.  A test with the same digest
-under two arithmetics does not depend on which one it was.
+appends one line of JSON for each test that is not in the file yet: `shares`, for each kind of comparison the largest
+fraction of its tolerance that was used (1 is the limit), and `digest`, a checksum of the floating-point numbers compared.
+A test with the same digest on two processors does not depend on the processor.
 
-Kinds: `close` (allclose, assert_close, approx), `bits` (floats that must be equal), `bound` (a plain `<` or `>`, or that of an
-exhibit), `unread` (a comparison of floats that is not understood here, such as one inside `all(...)`).
+Kinds: `close` (allclose, assert_close, approx), `bits` (floats that must be equal), `bound` (`<` or `>` in an assertion or
+an exhibit), `unread` (a comparison of floats that cannot be parsed, such as one inside `all(...)`).
 
-pytest keeps compiled tests; set PYTHONPYCACHEPREFIX to a new folder, or those compiled without the hook are used.
+pytest caches compiled tests; set PYTHONPYCACHEPREFIX to a new folder, or tests compiled without the hook are used.
 """
 
 from __future__ import annotations
@@ -44,54 +44,55 @@ ARITHMETIC = {
 }
 CHECKERS = ("torch/autograd/gradcheck.py", "sklearn/utils/_testing.py", "sklearn/utils/estimator_checks.py")
 CLOCK = r"\btime\b|monotonic|perf_counter|deadline|seconds|elapsed"
-"""a comparison of times hangs on the machine's load, not on its arithmetic"""
+"""a comparison of times depends on the load of the machine, not on its arithmetic"""
 TOLERANCE = 1e-2
-"""a bound from above that is no larger is a tolerance in other words"""
+"""an upper bound that is not larger than this is a tolerance"""
 SIGNS = {ast.Lt: "<", ast.LtE: "<", ast.Gt: ">", ast.GtE: ">"}
 
 
 class Record:
-    """What the comparisons of one test used."""
+    """Measurements of the comparisons of one test."""
 
     def __init__(self) -> None:
-        self.shares: dict[str, float] = {}
-        self.places: dict[str, str] = {}
+        self.fractions: dict[str, float] = {}
+        self.locations: dict[str, str] = {}
         self.digest, self.started = 0, cpu_seconds()
 
-    def add(self, kind: str, share: float, values: Any, place: str) -> None:
-        share = float(share) if math.isfinite(share) else 1e9
-        if share >= self.shares.get(kind, 0.0):
-            self.shares[kind], self.places[kind] = share, place[:160]
+    def add(self, kind: str, fraction: float, values: Any, location: str) -> None:
+        """Record a comparison: the used fraction of its tolerance, the values compared, and where it is."""
+        fraction = float(fraction) if math.isfinite(fraction) else 1e9
+        if fraction >= self.fractions.get(kind, 0.0):
+            self.fractions[kind], self.locations[kind] = fraction, location[:160]
         for value in values:
             self.digest = zlib.crc32(np.ascontiguousarray(value).tobytes(), self.digest)
 
     def line(self, test: str, outcome: str, seconds: float | None = None) -> str:
-        """As JSON, with the key of the source that was measured."""
+        """One line of JSON, with the hash of the source of the test."""
         body = {
             "test": test,
             "key": sensitive.key(sensitive.split(test)[0]),
-            "shares": {kind: round(share, 6) for kind, share in self.shares.items()},
+            "shares": {kind: round(fraction, 6) for kind, fraction in self.fractions.items()},
             "digest": self.digest,
             "seconds": round(cpu_seconds() - self.started if seconds is None else seconds, 3),
             "outcome": outcome,
-            "places": self.places,
+            "places": self.locations,
         }
         return json.dumps(body) + "\n"
 
 
 def cpu_seconds() -> float:
-    """Of this process and of those it started: unlike the time of day they do not depend on what else is running."""
+    """Processor time of this process and its children; unlike wall-clock time, it does not depend on other processes."""
     return sum(os.times()[:4])
 
 
 current = Record()
-"""of the test that runs"""
+"""record of the test that is running"""
 folder, process = "", os.getpid()
-"""of the tests"""
+"""folder of the tests, and the process that runs them"""
 
 
 def caller() -> str:
-    """Where the wrapped function was called from, `test_x.py:12`, if that is a test or another library's checks; else empty."""
+    """File and line, `test_x.py:12`, of the call of the wrapped function, if it is in a test or in a library's checks; else empty."""
     frame = sys._getframe(2)
     name = frame.f_code.co_filename
     return f"{Path(name).name}:{frame.f_lineno}" if name.startswith(folder) or name.endswith(CHECKERS) else ""
@@ -110,7 +111,7 @@ def array(value: Any) -> np.ndarray | None:
 
 
 def pairs(actual: Any, expected: Any) -> Iterator[tuple[np.ndarray, np.ndarray, Any, Any]]:
-    """Arrays of floats that stand at the same place in two nested structures, and what they were."""
+    """Arrays of floats at the same position of two nested structures, each with the original objects."""
     if isinstance(actual, dict) and isinstance(expected, dict):
         for name in (name for name in actual if name in expected):
             yield from pairs(actual[name], expected[name])
@@ -127,14 +128,14 @@ def pairs(actual: Any, expected: Any) -> Iterator[tuple[np.ndarray, np.ndarray, 
             yield have, want, actual, expected
 
 
-def used(have: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> float:
-    """The largest part of the tolerance atol + rtol * |want| that a difference took; where both are equal, none."""
+def used_fraction(have: np.ndarray, want: np.ndarray, rtol: float, atol: float) -> float:
+    """Largest difference as a fraction of the tolerance atol + rtol * |want|; 0 where both are equal."""
     try:
         have, want = np.broadcast_arrays(have, want)
         with np.errstate(all="ignore"):
-            gap, room = np.abs(have - want), atol + rtol * np.abs(want)
-            share = np.where((have == want) | (np.isnan(have) & np.isnan(want)), 0.0, gap / room)
-        return float(np.max(share, initial=0.0))
+            gap, tolerance = np.abs(have - want), atol + rtol * np.abs(want)
+            fraction = np.where((have == want) | (np.isnan(have) & np.isnan(want)), 0.0, gap / tolerance)
+        return float(np.max(fraction, initial=0.0))
     except (TypeError, ValueError):
         return math.inf
 
@@ -144,13 +145,13 @@ def watch_close(module: Any, name: str, defaults: Callable[[Any, Any], tuple[flo
 
     @functools.wraps(original)
     def compare(actual: Any, expected: Any, *rest: Any, rtol: Any = None, atol: Any = None, **named: Any) -> Any:
-        place = caller()
-        if place:
+        location = caller()
+        if location:
             for have, want, one, other in pairs(actual, expected):
-                usual = defaults(one, other)
+                default = defaults(one, other)
                 tolerances = (rest[0] if rest else rtol), (rest[1] if len(rest) > 1 else atol)
-                r, a = (float(usual[i] if part is None else part) for i, part in enumerate(tolerances))
-                current.add("close" if r or a else "bits", used(have, want, r, a), [have], place)
+                r, a = (float(default[i] if part is None else part) for i, part in enumerate(tolerances))
+                current.add("close" if r or a else "bits", used_fraction(have, want, r, a), [have], location)
         named = {**named, **{key: value for key, value in (("rtol", rtol), ("atol", atol)) if value is not None}}
         return original(actual, expected, *rest, **named)
 
@@ -162,10 +163,10 @@ def watch_equal(module: Any, name: str) -> None:
 
     @functools.wraps(original)
     def compare(actual: Any, expected: Any, *rest: Any, **named: Any) -> Any:
-        place = caller()
-        if place:
+        location = caller()
+        if location:
             for have, _, _, _ in pairs(actual, expected):
-                current.add("bits", 0.0, [have], place)
+                current.add("bits", 0.0, [have], location)
         return original(actual, expected, *rest, **named)
 
     setattr(module, name, compare)
@@ -176,16 +177,16 @@ def watch_approx() -> None:
 
     def compare(self: Any, actual: Any) -> bool:
         if isinstance(actual, (float, np.floating)) and isinstance(self.expected, (float, int, np.number)):
-            room = self.tolerance
+            tolerance = self.tolerance
             gap = abs(float(actual) - float(self.expected))
-            current.add("close", (gap / room if room else math.inf) if gap else 0.0, [float(actual)], "approx")
+            current.add("close", (gap / tolerance if tolerance else math.inf) if gap else 0.0, [float(actual)], "approx")
         return original(self, actual)
 
     ApproxScalar.__eq__ = compare
 
 
 def watch_exhibits() -> None:
-    """An exhibit states expectations in its own words and keeps what it measured."""
+    """Record the expectations of exhibits, which store what they measured."""
     from sonde.atlas.exhibit import Exhibit
 
     original = Exhibit._record
@@ -198,27 +199,27 @@ def watch_exhibits() -> None:
 
 
 def add_finding(record: Record, finding: Any) -> None:
-    """The expectation of an exhibit, after the fact, as a comparison."""
+    """Add the outcome of an expectation of an exhibit as a comparison."""
     values = list(finding.values)
     if not values or not all(map(math.isfinite, values)):
-        return  # not a number: no rounding made it so
+        return  # NaN and infinity do not come from rounding
     if finding.rule == "within":
-        kind, share = ("close", max(map(abs, values)) / finding.bound) if finding.bound else ("bits", 0.0)
+        kind, fraction = ("close", max(map(abs, values)) / finding.bound) if finding.bound else ("bits", 0.0)
     else:
         measured = sum(values) / len(values) if finding.rule.startswith("mean") else min(values) if finding.rule != "below" else max(values)
-        kind, share = "bound", closeness(measured, "<" if finding.rule.endswith("below") else ">", finding.bound)
-    record.add(kind, share, [np.array(values, dtype=float)], f"{finding.name}: {finding.measured}, expected {finding.expected}")
+        kind, fraction = "bound", closeness(measured, "<" if finding.rule.endswith("below") else ">", finding.bound)
+    record.add(kind, fraction, [np.array(values, dtype=float)], f"{finding.name}: {finding.measured}, expected {finding.expected}")
 
 
 def closeness(value: float, sign: str, limit: float) -> float:
-    """How near a value is to a limit it keeps: 1 at the limit, a half where it is twice or half of it.
+    """How close a value is to a limit that it satisfies: 1 at the limit, 0.5 where it is twice or half the limit.
 
-    Between 0 and 1 also seen from 1: 0.9999 is far above a limit of 0.99.
+    For values between 0 and 1 the distance from 1 counts too: 0.9999 is far above a limit of 0.99.
     """
     small, large = (value, limit) if sign == "<" else (limit, value)
     if math.isnan(small) or math.isnan(large):
         return math.inf
-    if small * large <= 0:  # zero or the other sign: by the distance, with the limit (or 1) as the measure
+    if small * large <= 0:  # zero or opposite signs: the distance relative to the limit (or to 1)
         return 1 / (1 + abs(large - small) / (abs(limit) or 1.0))
     if 0 < small <= large < 1:
         return min(small / large, (1 - large) / (1 - small))
@@ -226,7 +227,7 @@ def closeness(value: float, sign: str, limit: float) -> float:
 
 
 def value_of(node: ast.AST) -> float:
-    """The value of an expression of plain numbers; ValueError for any other."""
+    """Value of an arithmetic expression of number literals; ValueError for anything else."""
     if isinstance(node, ast.Constant) and isinstance(node.value, (int, float)) and not isinstance(node.value, bool):
         return node.value
     if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
@@ -237,12 +238,12 @@ def value_of(node: ast.AST) -> float:
 
 
 def bounds(line: str) -> Iterator[tuple[float, str, float, str, str]]:
-    """Comparisons by size in an assertion as pytest explains it: both values, the sign, both texts; ValueError if it has others."""
+    """Parse `<` and `>` in the explanation pytest gives of an assertion: both values, the sign, both texts; ValueError if it cannot."""
     # `tensor(1.2e-05, dtype=torch.float64)` and `np.float64(0.3)` are numbers.
     plain = re.sub(r"\b(?:tensor|np\.\w+\d+|array)\(([-+\d.]+(?:e[-+]?\d+)?)(?:, [^()]*(?:\(\))?)?\)", r"(\1)", line)
     for node in ast.walk(ast.parse(plain.strip(), mode="eval")):
         if isinstance(node, ast.Call):
-            raise ValueError("a call that was not replaced by its value")
+            raise ValueError("a call without its value")
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
             for left, sign, right in zip(sides, node.ops, sides[1:]):
@@ -251,13 +252,13 @@ def bounds(line: str) -> Iterator[tuple[float, str, float, str, str]]:
 
 
 def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) -> None:
-    # A child that was forked may be watched for code that is compiled, as is done here.
+    # A forked child may be checked for compiling code, which happens here.
     if os.getpid() != process or not asserted_in_a_test() or re.search(CLOCK, orig):
         return
-    line, place = expl.splitlines()[0], f"{item.path.name}:{lineno}"
+    line, location = expl.splitlines()[0], f"{item.path.name}:{lineno}"
     shown = re.sub(r"0x[0-9a-f]+", "", expl).encode()
     if " == " in line and "±" not in line and re.search(r"""(?<![\w."'])\d+\.\d{3,}(?![\w."'])""", line):
-        current.add("bits", 0.0, [np.frombuffer(shown, np.uint8)], f"{place} {line}")
+        current.add("bits", 0.0, [np.frombuffer(shown, np.uint8)], f"{location} {line}")
     if not re.search(r"[<>]", orig):
         return
     try:
@@ -267,19 +268,19 @@ def pytest_assertion_pass(item: pytest.Item, lineno: int, orig: str, expl: str) 
     for left, sign, right, left_text, right_text in comparisons:
         if isinstance(left, int) and isinstance(right, int):
             continue
-        # The side that is written in the test is the limit; where both were computed, the right one.
+        # The literal in the test is the limit; if both sides are computed, the right one.
         if left_text in orig and right_text not in orig:
             left, sign, right = right, "<" if sign == ">" else ">", left
         if sign == "<" and 0 < right <= TOLERANCE:
-            current.add("close", abs(left) / right, [float(left)], f"{place} {line}")
+            current.add("close", abs(left) / right, [float(left)], f"{location} {line}")
         else:
-            current.add("bound", closeness(left, sign, right), [float(left)], f"{place} {line}")
+            current.add("bound", closeness(left, sign, right), [float(left)], f"{location} {line}")
     if not comparisons and re.search(r"\d\.\d|\de-?\d|loss|norm|abs|max|mean|std", orig + line):
-        current.add("unread", 0.0, [np.frombuffer(shown, np.uint8)], f"{place} {orig} | {line}")
+        current.add("unread", 0.0, [np.frombuffer(shown, np.uint8)], f"{location} {orig} | {line}")
 
 
 def asserted_in_a_test() -> bool:
-    """Whether the assertion that just passed stands in our tests, and not in a plugin whose assertions pytest rewrites too."""
+    """Whether the assertion that just passed is in our tests, not in a plugin whose assertions pytest rewrites too."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "_call_assertion_pass":
         frame = frame.f_back
@@ -287,7 +288,7 @@ def asserted_in_a_test() -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the file has already, measured with the same source."""
+    """Deselect tests that the file has already, measured with the same source."""
     path = Path(os.environ["SONDE_HEADROOM"])
     done = {one["test"] for one in sensitive.current(sensitive.records(path))}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in done])

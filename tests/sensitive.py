@@ -1,10 +1,10 @@
-"""Which verdicts could another processor turn?  The numerically sensitive part of the suite and of the atlas, chosen by measurement.
+"""Numerically sensitive tests and exhibits: those whose outcome could change on another processor, chosen by measurement.
 
-`sensitive.tsv` keeps what one run under `tests/headroom.py` measured (`python benchmarks/matrix.py --measure` writes it), one line
-for a test function or an exhibit: how near it comes to its bounds, how long it takes, and which of its cases are `numeric`
-(run by `make matrix` under every arithmetic) or `edge` (the nearest, run by `make test` under one).  No line goes stale unseen:
-a test that has none, whose source has changed since (its own, or what it shares in its file), or that has gained or lost cases
-counts as numeric; what was its edge and still exists remains so.
+`sensitive.tsv` stores the measurements of a run under `tests/headroom.py` (`python benchmarks/matrix.py --measure` writes it).
+Each line is a test function or an exhibit: how close it comes to its bounds, how long it takes, and which of its cases are
+`numeric` (run by `make matrix` in every row) or `edge` (the closest ones, run by `make test` in one row).  A test counts as
+numeric if it has no line, if its source has changed since it was measured (its own, or code it shares with other tests of
+the file), or if its number of cases has changed.  Its edge cases remain edge cases while they exist.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sonde.atlas.exhibit import exhibits, row_source
 ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".tsv")
 EXHIBITS = "tests/atlas/test_exhibits.py::test_passes"
-"""runs the short exhibits as tests; a matrix runs them as rows of the atlas instead"""
+"""the test that runs the short exhibits; `make matrix` runs them as rows of the atlas instead"""
 
-LEAST = {"close": 0.01, "bound": 0.5}
-"""what must be used of a tolerance, or how near a bound be, to count: a hundredth of it, a factor of two"""
-BLIND = 0.1
-"""the nearness that a comparison of bits, or one that could not be read, is given: they show no distance"""
+MIN_NEARNESS = {"close": 0.01, "bound": 0.5}
+"""a test is numeric above these: it uses a hundredth of a tolerance, or is within a factor of two of a bound"""
+UNKNOWN = 0.1
+"""nearness of a comparison of bits, and of one that could not be parsed: their distance is not known"""
 CASES = 4
-"""cases of one test function, the nearest; more of them repeat the same arithmetic"""
+"""maximum number of cases of one test function, the closest; more would repeat the same arithmetic"""
 PARTS: dict[str, dict[str, tuple[float, float]]] = {
     "numeric": {"tests": (300.0, 10.0), "atlas": (160.0, 25.0)},
     "edge": {"tests": (40.0, 3.0)},
 }
-"""seconds of one core that tests and exhibits of each part may take, as measured, and the longest of them"""
+"""processor seconds allowed for all tests or exhibits of each part, and for a single one"""
 PINNED = {
     *("atlas LM-16", "atlas APP-01", "atlas APP-02"),
     "tests/estimators/test_logistic.py::test_a_row_far_from_all_others[3-LogisticRegression-2-lbfgs]",
 }
-"""verdicts that another processor once turned: in every part for their kind, however far from their bounds they are now"""
+"""tests and exhibits that once failed on another processor: always included, however far from their bounds they are now"""
 
 
 @dataclass(frozen=True)
@@ -51,33 +51,33 @@ class Measured:
     test: str
     """`tests/nn/test_block.py::test_name`, or `atlas LM-16`"""
     key: str
-    """of the source it was measured with"""
+    """hash of the source it was measured with"""
     cases: int
     near: float
-    """the largest share of a tolerance used, or nearness to a bound"""
+    """largest used fraction of a tolerance, or nearness to a bound"""
     seconds: float
-    """of all cases"""
+    """processor time of all cases"""
     numeric: tuple[str, ...]
-    """names of the cases chosen: `[a-1]`, or an empty name where there is only one"""
+    """names of the chosen cases, such as `[a-1]`; empty for a test without parameters"""
     edge: tuple[str, ...]
 
 
 @functools.cache
 def keys(path: Path) -> dict[str, str]:
-    """Test functions of a file -> a hash of their source and of all that is not a test in the same file."""
+    """Test functions of a file -> hash of their source and of everything in the file that is not a test."""
     text = path.read_text(encoding="utf-8")
     lines = text.splitlines()
-    places: dict[str, range] = {}
+    ranges: dict[str, range] = {}
     for node in ast.parse(text).body:
         inside = node.body if isinstance(node, ast.ClassDef) else [node]
         prefix = f"{node.name}::" if isinstance(node, ast.ClassDef) else ""
         for one in inside:
             if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and one.name.startswith("test"):
                 first = min([one.lineno, *(decorator.lineno for decorator in one.decorator_list)])
-                places[prefix + one.name] = range(first - 1, one.end_lineno or first)
-    tests = {number for place in places.values() for number in place}
+                ranges[prefix + one.name] = range(first - 1, one.end_lineno or first)
+    tests = {number for lines_of_test in ranges.values() for number in lines_of_test}
     shared = "\n".join(line for number, line in enumerate(lines) if number not in tests and line.strip())
-    return {name: _hash(shared + "\n" + "\n".join(lines[number] for number in place)) for name, place in places.items()}
+    return {name: _hash(shared + "\n" + "\n".join(lines[number] for number in numbers)) for name, numbers in ranges.items()}
 
 
 def _hash(text: str) -> str:
@@ -90,7 +90,7 @@ def _exhibits() -> dict[str, Path]:
 
 
 def key(test: str) -> str:
-    """The hash of a test's source as it is now; empty if there is no such test."""
+    """Hash of the present source of a test; empty if there is no such test."""
     if test.startswith("atlas "):
         row = test.removeprefix("atlas ")
         return row_source(row, _exhibits()[row]) if row in _exhibits() else ""
@@ -100,11 +100,13 @@ def key(test: str) -> str:
 
 
 def read(path: Path = TABLE) -> dict[str, Measured]:
-    """The table, by test; without a file nothing was measured, and everything is numeric."""
+    """Read the table, by test; empty if there is no file, and then every test is numeric."""
     table = {}
     for line in path.read_text(encoding="utf-8").splitlines()[1:] if path.exists() else []:
-        test, mark, cases, near, seconds, numeric, edge = line.split("\t")
-        table[test] = Measured(test, mark, int(cases), float(near), float(seconds), tuple(json.loads(numeric)), tuple(json.loads(edge)))
+        test, source_hash, cases, near, seconds, numeric, edge = line.split("\t")
+        table[test] = Measured(
+            test, source_hash, int(cases), float(near), float(seconds), tuple(json.loads(numeric)), tuple(json.loads(edge))
+        )
     return table
 
 
@@ -116,17 +118,22 @@ def write(table: Iterable[Measured], path: Path = TABLE) -> None:
 
 
 def fresh(table: dict[str, Measured], test: str, cases: int) -> bool:
-    """Whether the line of a test still speaks of the test as it is."""
+    """Whether the line of a test was measured with its present source and number of cases."""
     return test in table and table[test].cases == cases and table[test].key == key(test)
 
 
 def carry(table: dict[str, Measured], before: dict[str, str]) -> list[Measured]:
-    """The lines of tests that still exist; those that were up to date with the keys `before` are so with the present ones."""
+    """Lines of the tests that still exist; those that were up to date with the hashes `before` get the present hash."""
     return [replace(line, key=key(test)) if before.get(test) == line.key else line for test, line in table.items() if key(test)]
 
 
 def parts(table: dict[str, Measured], tests: dict[str, list[str]]) -> tuple[set[str], set[str], list[str]]:
-    """Of tests with their cases: the cases (test and case) that are numeric, those on the edge, and the tests not measured as they are."""
+    """Numeric cases, edge cases, and tests without an up-to-date measurement.
+
+    Args:
+        table: the measurements, by test
+        tests: names of tests -> names of their cases
+    """
     numeric: set[str] = set()
     edge: set[str] = set()
     unmeasured = []
@@ -148,7 +155,7 @@ def split(name: str) -> tuple[str, str]:
 
 
 def files(table: dict[str, Measured], part: str) -> list[str]:
-    """Files that may hold tests of a part, so that the others need not be imported."""
+    """Test files that may have tests of a part; the others need not be imported."""
     known = defaultdict(list)
     for one in table.values():
         known[one.test.partition("::")[0]].append(one)
@@ -156,18 +163,18 @@ def files(table: dict[str, Measured], part: str) -> list[str]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = path.relative_to(ROOT).as_posix()
         measured = {one.test: one for one in known[name]}
-        changed = any(test not in measured or measured[test].key != mark for test, mark in _tests(path, name).items())
+        changed = any(test not in measured or measured[test].key != present for test, present in _tests(path, name).items())
         if any(getattr(one, part) for one in known[name]) or (part == "numeric" and changed):
             names.append(name)
     return names
 
 
 def _tests(path: Path, name: str) -> dict[str, str]:
-    return {f"{name}::{test}": mark for test, mark in keys(path).items()}
+    return {f"{name}::{test}": source_hash for test, source_hash in keys(path).items()}
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a file of measurements; one that was cut off by a crash is left out."""
+    """Lines of a file of measurements; a line cut off by a crash is skipped."""
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
             yield json.loads(line)
@@ -176,17 +183,17 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def current(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last measurement of every case, where it was made with the source as it is now."""
+    """Last measurement of every case, if it was made with the present source."""
     latest = {record["test"]: record for record in records}
     return [record for record in latest.values() if record["key"] and record["key"] == key(split(record["test"])[0])]
 
 
 def choose(records: Iterable[dict[str, Any]], foreign: Iterable[dict[str, Any]]) -> list[Measured]:
-    """The table: the nearest cases, as many as fit into the time of each part.
+    """Make the table: the closest cases, as many as fit into the time of each part.
 
     Args:
-        records: what tests/headroom.py and the exhibits gave in the machine's own arithmetic
-        foreign: the same of numeric cases in the foreign row; only what gave other numbers there can be on the edge
+        records: measurements of tests and exhibits with the machine's own arithmetic
+        foreign: the same for numeric cases in the foreign row; only cases with other numbers there can be edge cases
     """
     own, other = ({record["test"]: record for record in lines} for lines in (records, foreign))
     by_test: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -208,7 +215,7 @@ def choose(records: Iterable[dict[str, Any]], foreign: Iterable[dict[str, Any]])
             fits = seconds <= longest and spent.get(kind, 0.0) + seconds <= budget
             if fits and (moved(test + case, own, other) if part == "edge" else test != EXHIBITS):
                 chosen[part].add(test + case)
-                spent[kind] += seconds + 0.01  # setting up, and the report
+                spent[kind] += seconds + 0.01  # setup and report
     return [
         Measured(
             test,
@@ -227,25 +234,25 @@ def _kind(test: str) -> str:
 
 
 def nearest(name: str, *measurements: dict[str, dict[str, Any]]) -> float:
-    """How near a case comes to another verdict in any of the arithmetics it was measured in."""
+    """How close a case comes to failing, in the worst of its measurements."""
     return max((nearness(one[name]) for one in measurements if name in one), default=0.0)
 
 
 def moved(name: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> bool:
-    """Whether a case was measured in both arithmetics and compared other numbers in each."""
+    """Whether a case was measured in both rows and compared different numbers in them."""
     test, case = split(name)
     name = f"atlas {case[1:-1]}" if test == EXHIBITS else name
     return name in own and name in other and own[name]["digest"] != other[name]["digest"]
 
 
 def nearness(record: dict[str, Any]) -> float:
-    """How near a case comes to another verdict: 0 far enough, 1 at the edge."""
+    """How close a case comes to failing: 0 far away, 1 at the bound."""
     if record["outcome"] == "skipped":
         return 0.0
     if record["outcome"] != "passed":
         return 1.0
-    shares = record["shares"]
-    # A test that passed with more than all the room wanted to see it exceeded.
-    nearest = {kind: share if share <= 1 else 1 / share for kind, share in shares.items()}
-    near = [nearest[kind] for kind, least in LEAST.items() if nearest.get(kind, 0.0) > least]
-    return max([*near, *(BLIND for kind in ("bits", "unread") if kind in shares)], default=0.0)
+    fractions = record["shares"]
+    # A test that passed although it exceeded the tolerance checks that two values differ.
+    closest = {kind: fraction if fraction <= 1 else 1 / fraction for kind, fraction in fractions.items()}
+    near = [closest[kind] for kind, minimum in MIN_NEARNESS.items() if closest.get(kind, 0.0) > minimum]
+    return max([*near, *(UNKNOWN for kind in ("bits", "unread") if kind in fractions)], default=0.0)

@@ -101,7 +101,7 @@ def test_the_guide_to_mixers_runs_and_names_each_as_it_is() -> None:
     assert sorted(name for name, *_ in rows) == registry.names("nn.mixers")
     for name, kind, forms, state in rows:
         layer = names["mixer"](name, width=256)
-        with names["watching"]() as watch, torch.no_grad():
+        with names["record_recurrences"]() as watch, torch.no_grad():
             after = layer(torch.randn(1, 64, 256))[1]
         assert set(re.findall(r"\w+", forms.partition(";")[0])) - {"only"} == set(layer.forms()) - {"step"}, name
         assert {steps.kind for steps, _ in watch.seen} == set(re.findall("separable|hadamard|delta", kind)), name

@@ -367,7 +367,7 @@ def test_nearness():
     assert sensitive.nearness(record("a", close=0.009, bound=0.4)) == 0.0
     assert sensitive.nearness(record("a", close=0.02)) == 0.02 and sensitive.nearness(record("a", bound=0.6)) == 0.6
     assert sensitive.nearness(record("a", close=4.0)) == 0.25 and sensitive.nearness(record("a", outcome="failed")) == 1.0
-    assert sensitive.nearness(record("a", bits=0.0)) == sensitive.nearness(record("a", unread=0.0)) == sensitive.BLIND
+    assert sensitive.nearness(record("a", bits=0.0)) == sensitive.nearness(record("a", unread=0.0)) == sensitive.UNKNOWN
     assert sensitive.nearness(record("a", outcome="skipped", close=1.0)) == 0.0
 
 

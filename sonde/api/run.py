@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core import registry
-from ..core.batch import Batch, Data, ask
+from ..core.batch import Batch, Data, call_model
 from ..core.errors import BadInput, nearest
 from ..core.options import check_values, options_of
 from ..core.reading import Reading, Subject
@@ -82,7 +82,7 @@ class Run:
             raise BadInput(message, where="Run.predict", fix="pass Batch(x=tensor); for a file, run.data.reader(path)")
         model = self.model(which)
         n = self.recipe.evaluate_batch_size
-        output = torch.cat([ask(model, batch[start : start + n]) for start in range(0, len(batch), n)])
+        output = torch.cat([call_model(model, batch[start : start + n]) for start in range(0, len(batch), n)])
         predict = getattr(self.recipe.objective, "predict", None)
         return predict(output) if predict is not None else output
 

@@ -36,22 +36,22 @@ MNIST = "mnist/train-images-idx3-ubyte.gz"
 TARGETS = {"mnist": (0.975, 0.92), "digits": (0.95, 0.93)}
 """least test accuracy of the CNN and of the MLP after seconds of training, by the data that are at hand"""
 BLOCKS = (8, 8)
-"""of two layers each, in the deep nets of APP-02: so many that a plain one hardly begins to learn in 60 steps"""
+"""of two layers each, in the deep nets of APP-02: this many that a plain one hardly begins to learn in 60 steps"""
 
 
 def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data: Callable[[int], Data], **how: Any) -> list[float]:
     """Test accuracy of a network, trained by each seed on the data of that seed."""
 
     def recipe(data: Data) -> Recipe:
-        wanted = {"steps": 150, "batch_size": 64, "lr": 4e-3, **how}
+        expected = {"steps": 150, "batch_size": 64, "lr": 4e-3, **how}
         return Recipe(
             model=model,
             data=data,
             objective=Categorical(len(data.classes)),
-            optimizer=optimizer("adamw", lr=wanted.pop("lr"), weight_decay=0.01),
+            optimizer=optimizer("adamw", lr=expected.pop("lr"), weight_decay=0.01),
             schedule=warmup_cosine(),
             channels_last=True,
-            **wanted,
+            **expected,
         )
 
     runs = [exhibit.train(recipe(data(seed)), f"{name}-{seed}", seed=seed) for seed in exhibit.seeds(3)]
@@ -59,7 +59,7 @@ def accuracies(exhibit: Exhibit, name: str, model: Callable[[], nn.Module], data
 
 
 def digits(exhibit: Exhibit) -> str:
-    """APP-01: a CNN and an MLP on MNIST, or where there is no MNIST on the digits of scikit-learn, which it says."""
+    """APP-01: a CNN and an MLP on MNIST, or on the digits of scikit-learn if MNIST is not available; the summary names the data."""
     there = fetch.find(MNIST, MNIST.removesuffix(".gz")) is not None
     name = "mnist" if there else "digits"
     # Of the few digits half are held out, to compare on.  They fill their 8 x 8 pixels, so a shift costs an edge: most are not moved.
@@ -67,9 +67,9 @@ def digits(exhibit: Exhibit) -> str:
     moved, side = (augment.shift(1), 28) if there else (apply_with_chance(augment.shift(1), 0.25), 8)
     convolutional = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32), 10, hidden=64, image=(side, side)), data, steps=300, augment=moved)
     flat = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((side * side, 64, 10))), data, steps=300)
-    least = TARGETS[name]
-    exhibit.above(f"{name}: CNN, test accuracy", convolutional, least[0])
-    exhibit.above(f"{name}: MLP on flattened images, test accuracy", flat, least[1])
+    minimum = TARGETS[name]
+    exhibit.above(f"{name}: CNN, test accuracy", convolutional, minimum[0])
+    exhibit.above(f"{name}: MLP on flattened images, test accuracy", flat, minimum[1])
     exhibit.above(f"{name}: CNN less MLP, test accuracy", [a - b for a, b in zip(convolutional, flat)], 0.0, mean=True)
     used = "MNIST" if there else "scikit-learn's 1,797 digits, because there is no MNIST,"
     return f"on {used} CNN {spread(convolutional, '.2%')}, MLP {spread(flat, '.2%')}; `sonde train mnist_cnn` trains for longer"
@@ -80,7 +80,7 @@ def photographs(exhibit: Exhibit) -> str:
 
     In these seconds the deep net with shortcuts is still behind the shallow one; `cifar_resnet` and `cifar_cnn` train until it leads.
     """
-    name, least, data = _photographs(exhibit.seed)
+    name, minimum, data = _photographs(exhibit.seed)
     many, deep = len(data.classes), f"{2 * sum(BLOCKS) + 2} layers"
     nets: dict[str, tuple[int, Callable[[], nn.Module]]] = {
         "4 convolutions": (120, lambda: CNN((3, 8, 16, 32, 32), many, hidden=0, image=(16, 16), norm=True)),
@@ -92,12 +92,12 @@ def photographs(exhibit: Exhibit) -> str:
         for key, (steps, make) in nets.items()
     }
     shallow, plain, residual = scores.values()
-    exhibit.ordered(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
-    # One set of images for all seeds, so their mean scatters like one of them: each is held against the bound.
-    exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, least)
+    exhibit.exceeds(f"{name}: residual over plain, {deep}, test accuracy", residual, plain)
+    # One set of images for all seeds, so their mean scatters like one of them: each is compared with the bound.
+    exhibit.above(f"{name}: residual, {deep}, test accuracy", residual, minimum)
     near, linear = _peers(data)
-    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
-    exhibit.ordered(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
+    exhibit.exceeds(f"{name}: 4 convolutions over scikit-learn's nearest neighbors", shallow, near)
+    exhibit.exceeds(f"{name}: 4 convolutions over scikit-learn's linear classifier", shallow, linear)
     table = {
         "network": [*nets, "10 nearest neighbors", "linear, of the pixels"],
         "steps": [*(steps for steps, _ in nets.values()), None, None],
@@ -136,7 +136,7 @@ def _peers(data: Data) -> tuple[float, float]:
 
 
 def three_classes(exhibit: Exhibit) -> str:
-    """APP-03: cat, dog or neither stands for any three kinds of picture: here discs, squares and crosses."""
+    """APP-03: three classes of images: discs, squares and crosses in place of cat, dog and neither."""
     data = cache(lambda seed: load("shapes", seed=seed, n=2000, size=24))
     dense = accuracies(exhibit, "mlp", lambda: nn.Sequential(nn.Flatten(), MLP((24 * 24, 96, 3))), data, steps=250, lr=2e-3)
     shared = accuracies(exhibit, "cnn", lambda: CNN((1, 16, 32, 48), 3, hidden=0, image=None, norm=True), data, steps=300, lr=1e-2)
@@ -155,7 +155,7 @@ def three_classes(exhibit: Exhibit) -> str:
     )
     accuracy = [spread(dense, ".1%"), spread(shared, ".1%"), "not trained", "not trained"]
     table = {"network": list(sizes), "numbers": list(sizes.values()), "test accuracy": accuracy}
-    exhibit.show(Table("Three kinds of picture", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
+    exhibit.show(Table("Three kinds of image", table, note=f"1,400 shapes to learn from, {len(dense)} seeds."))
     few, many = sizes["CNN, 24 x 24 gray"], sizes["MLP, 24 x 24 gray"]
     return f"CNN {spread(shared, '.1%')} with {few:,} numbers, MLP {spread(dense, '.1%')} with {many:,}"
 
@@ -209,7 +209,7 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
         fitted = SoftmaxRegression(alpha=1e-3).fit(make(train.x).numpy(), train.y.numpy())
         return float((fitted.predict(make(test.x).numpy()) == test.y.numpy()).mean())
 
-    def learned(model: Any, x: Tensor) -> Tensor:
+    def cnn_features(model: Any, x: Tensor) -> Tensor:
         with torch.no_grad():
             return model.blocks(x).flatten(1)
 
@@ -222,4 +222,4 @@ def _features(exhibit: Exhibit) -> tuple[float, list[float], float]:
     )
     models = [exhibit.train(recipe, f"features-{seed}", seed=seed).model() for seed in exhibit.seeds(3)]
     by_hand = score(lambda x: torch.cat([x.sum(2), x.sum(3)], -1).flatten(1))
-    return by_hand, [score(partial(learned, model)) for model in models], score(lambda x: x.flatten(1))
+    return by_hand, [score(partial(cnn_features, model)) for model in models], score(lambda x: x.flatten(1))

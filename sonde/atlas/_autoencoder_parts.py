@@ -1,6 +1,6 @@
 """AE-10, whose many parts would crowd chapter 13: four families of generative models learn the same points in the plane.
 
-Samples are judged by their discrepancy M from held-out points, seen through bells of a quarter of the data's deviation.  Two
+Samples are compared by their discrepancy M from held-out points, with Gaussian kernels of width a quarter of the data's deviation.  Two
 sets of real points differ a little too, and a normal distribution fitted to the data is the baseline, so the figure is
 
     gap = (M - M of real points) / (M of the normal fit - M of real points)         0 as good as real, 1 no better than the fit
@@ -38,7 +38,7 @@ from .exhibit import Exhibit, spread
 STEPS = {"GAN": 1800, "flow": 350, "autoregressive": 300, "diffusion": 900, "discriminator": 200}
 HELD_OUT = 1000
 """points of each set that is compared"""
-BELL = 0.25
+BANDWIDTH = 0.25
 """width of the bells, in deviations of the data"""
 REACH, CELLS = 5.0, 300
 """half the side of the square over which densities are summed, in deviations of the data, and the cells along a side"""
@@ -79,8 +79,8 @@ def gap_of(points: Points, seed: int) -> Callable[[Tensor], float]:
     """What a sample leaves of the gap between a normal fit and real points: 1 for the fit, 0 for real points."""
     fit = MultivariateNormal(points.train.mean(0), torch.cov(points.train.T))
     drawn = fit.loc + torch.randn(HELD_OUT, 2, generator=generator(seed, "fit")) @ fit.scale_tril.T
-    real, normal = (discrepancy(each, points.held, BELL) for each in (points.other, drawn))
-    return lambda sample: (discrepancy(sample, points.held, BELL) - real) / (normal - real)
+    real, normal = (discrepancy(each, points.held, BANDWIDTH) for each in (points.other, drawn))
+    return lambda sample: (discrepancy(sample, points.held, BANDWIDTH) - real) / (normal - real)
 
 
 def moons(seed: int, train: int = 2000) -> Points:
@@ -93,7 +93,7 @@ def moons(seed: int, train: int = 2000) -> Points:
 
 
 def generative(exhibit: Exhibit) -> str:
-    """Each family samples points nearer to real ones than a normal fit does; densities hold 1; the best judge says p / (p + q)."""
+    """Each family samples points closer to real ones than a normal fit; densities sum to 1; the best discriminator outputs p / (p + q)."""
     best_discriminator(exhibit)
     points = moons(exhibit.seed)
     gap = gap_of(points, exhibit.seed)
@@ -118,7 +118,7 @@ def generative(exhibit: Exhibit) -> str:
 def best_discriminator(exhibit: Exhibit) -> None:
     """A discriminator against a fixed generator becomes p / (p + q), and 1/2 everywhere where both are the same.
 
-    For two normal densities the logit log p - log q is a polynomial of degree 2, so a judge that knows these can be exact.
+    For two normal densities the logit log p - log q is a polynomial of degree 2, so a discriminator that knows these can be exact.
     """
     p = MultivariateNormal(torch.tensor([0.7, 0.0]), torch.eye(2))
     others = {"q": MultivariateNormal(torch.tensor([-0.7, 0.3]), torch.diag(torch.tensor([1.6, 0.7]))), "p itself": p}
@@ -141,12 +141,14 @@ def best_discriminator(exhibit: Exhibit) -> None:
             evaluate_every=STEPS["discriminator"],
         )
         run = exhibit.train(recipe, f"judge of {name}", seed=exhibit.seed)
-        places = torch.cat([real[:1000], q.loc + torch.randn(1000, 2, generator=draw) @ q.scale_tril.T])
+        inputs = torch.cat([real[:1000], q.loc + torch.randn(1000, 2, generator=draw) @ q.scale_tril.T])
         with torch.no_grad():
-            probabilities = run.model()(places).sigmoid()
-        wanted = 1 / (1 + (q.log_prob(places) - p.log_prob(places)).exp())
+            probabilities = run.model()(inputs).sigmoid()
+        expected = 1 / (1 + (q.log_prob(inputs) - p.log_prob(inputs)).exp())
         # 8,000 points leave each coefficient of the logit an error near 0.02, and D is a quarter as steep as the logit.
-        exhibit.below(f"best judge of p against {name}: mean difference of D and p / (p + q)", (probabilities - wanted).abs().mean(), 0.02)
+        exhibit.below(
+            f"best judge of p against {name}: mean difference of D and p / (p + q)", (probabilities - expected).abs().mean(), 0.02
+        )
         if q is p:
             exhibit.expect("best judge of equals: D on average", probabilities.mean(), 0.5, 0.01)
             exhibit.expect("best judge of equals: its loss, 2 log 2", run.result["metrics"]["valid/discriminator"], 2 * math.log(2), 0.01)
@@ -183,12 +185,12 @@ def _sample(model: Any, seed: int, n: int = HELD_OUT) -> Tensor:
     return model.sample(n, generator(seed, "sample"))
 
 
-def _check_equilibrium(exhibit: Exhibit, figures: list[dict[str, float]]) -> None:
+def _check_equilibrium(exhibit: Exhibit, metrics: list[dict[str, float]]) -> None:
     """At the end of the game neither side wins."""
     for side in ("real", "fake"):
-        gone = [abs(each[f"valid/{side}"] - 0.5) for each in figures]
-        exhibit.below(f"GAN: mean output of D on {side} points, away from 0.5", gone, 0.03)
-    exhibit.below("GAN: loss of D, away from 2 log 2", [abs(each["valid/discriminator"] - 2 * math.log(2)) for each in figures], 0.05)
+        distances = [abs(each[f"valid/{side}"] - 0.5) for each in metrics]
+        exhibit.below(f"GAN: mean output of D on {side} points, away from 0.5", distances, 0.03)
+    exhibit.below("GAN: loss of D, away from 2 log 2", [abs(each["valid/discriminator"] - 2 * math.log(2)) for each in metrics], 0.05)
 
 
 def _is_density(exhibit: Exhibit, name: str, models: list[Any], points: Points) -> None:
@@ -214,13 +216,13 @@ def _picture(seed: int, points: Points, models: dict[str, Any], gaps: dict[str, 
     reach, cells, many = 2.4, 40, 10_000
     edges = torch.linspace(-reach, reach, cells + 1)
 
-    def share(x: Tensor) -> Tensor:
+    def fraction(x: Tensor) -> Tensor:
         """Points per unit of area, (cells, cells)."""
         counted, _ = torch.histogramdd(x.flip(1), (edges, edges))
         return counted / len(x) / (2 * reach / cells) ** 2
 
-    panels = {"data": share(moons(seed, many).train)}
-    panels |= {f"{name}, gap {gaps[name][0]:.0%}": share(_sample(model, seed, many)) for name, model in models.items()}
+    panels = {"data": fraction(moons(seed, many).train)}
+    panels |= {f"{name}, gap {gaps[name][0]:.0%}": fraction(_sample(model, seed, many)) for name, model in models.items()}
     with torch.no_grad():
         panels["density of the flow"] = _density(models["flow"], reach, cells)
     middle = (edges[1:] + edges[:-1]) / 2

@@ -53,7 +53,7 @@ def of_each_seed(exhibit: Exhibit, recipe: Recipe, n: int = 3) -> list[Any]:
 
 @torch.no_grad()
 def right(models: Sequence[Any], x: Tensor, y: Tensor) -> list[float]:
-    """The share of answers of each model that are the ones wanted."""
+    """Accuracy of each model."""
     return [float((model(x).argmax(-1) == y).float().mean()) for model in models]
 
 
@@ -69,8 +69,8 @@ def weights(model: nn.Module) -> str:
 
 
 @torch.no_grad()
-def shaken(seed: int, model: Any) -> Any:
-    """Every weight away from special values such as 0."""
+def perturb(seed: int, model: Any) -> Any:
+    """Add noise to every weight, so that none has a special value such as 0."""
     for name, parameter in model.named_parameters():
         parameter += 0.3 * torch.randn(parameter.shape, generator=generator(seed, "spread", name))
     return model.eval()
@@ -123,7 +123,7 @@ def _followers(seed: int) -> Tensor:
 
 
 def possible(seed: int, rows: Tensor) -> float:
-    """Share of neighbors that the language allows."""
+    """Fraction of neighbors that the language allows."""
     return float((_followers(seed)[rows[:, :-1]] == rows[:, 1:].unsqueeze(-1)).any(-1).float().mean())
 
 
@@ -132,7 +132,7 @@ RULES = 4
 
 
 def demonstrations(seed: int, shots: int, n: int = 1000) -> tuple[Tensor, Tensor]:
-    """Prompts of so many pairs under a rule of their own and one more key, and its value."""
+    """Prompts of this many pairs under a rule of their own and one more key, and its value."""
     rng = generator(seed, "demonstrations", shots)
     rule = RULES + torch.randint(RULES, (n, RULES), generator=rng)
     key = torch.randint(RULES, (n, shots + 1), generator=rng)
@@ -148,9 +148,9 @@ def tasks(seed: int, n: int, *key: Any) -> tuple[list[str], list[str]]:
     """Reviews of four words behind the name of a task: classify them, or write them in reverse."""
     rng = generator(seed, "tasks", *key)
     prompts, answers = [], []
-    for task, pole, which, place, *others in torch.randint(1 << 20, (n, 7), generator=rng).tolist():
+    for task, pole, which, position, *others in torch.randint(1 << 20, (n, 7), generator=rng).tolist():
         words = [PLAIN[one % len(PLAIN)] for one in others]
-        words.insert(place % 4, (GOOD, BAD)[pole % 2][which % 4])
+        words.insert(position % 4, (GOOD, BAD)[pole % 2][which % 4])
         prompts.append(f"{('classify', 'reverse')[task % 2]} : {' '.join(words)}")
         answers.append(" ".join(words[::-1]) if task % 2 else ("positive", "negative")[pole % 2])
     return prompts, answers
@@ -203,7 +203,7 @@ def _sentence(topic: Tensor, rng: torch.Generator) -> Batch:
 
 
 def label_words() -> Tensor:
-    """(topics,) a word of each topic that stands for it."""
+    """(topics,) one word for each topic, used as its label."""
     return _numbers()[:, 0]
 
 
@@ -265,7 +265,7 @@ def pretrained_bert(text: int, seed: int) -> Bert:
 
 
 def bert_answers(text: int, seed: int) -> dict[str, Tensor]:
-    """What that BERT says to the questions."""
+    """Predictions of that BERT for the questions."""
     model, held = pretrained_bert(text, seed), make_questions(text)[:]
     with torch.no_grad():
         return model(held.x, held.kinds, held.lengths)

@@ -1,18 +1,19 @@
-"""How far the checks of the atlas stay from their thresholds: the distribution of every number over seeds.
+"""Margins: how far each measured number of the atlas is from its threshold, over seeds.
 
-A trained model gives another number with another seed, and with the last digits of another processor.  A threshold must
-lie where neither turns the verdict, and that is measured, over SEEDS seeds, one training each:
+A trained model gives a different number with another seed, and rounding differs between processors.  A threshold must be
+far enough away that neither changes the outcome of the check.  This is measured with SEEDS seeds, one training each:
 
-    above, below     every seed is held against the bound    |mean - bound| / sd               at least LEAST
-    mean above, ...  the mean of n seeds is                  |mean - bound| / (sd / sqrt(n))   at least LEAST
-    within           the difference from a target            (bound - |mean|) / sd             at least LEAST
-    ordered          one side leads for every seed           it does so in SEEDS of SEEDS
-    equal            what is no number is what it should be  it is so in SEEDS of SEEDS
+    rule             what is compared                      margin                            required
+    above, below     each seed with the bound              |mean - bound| / sd               >= MIN_MARGIN
+    mean above, ...  the mean of n seeds with the bound    |mean - bound| / (sd / sqrt(n))   >= MIN_MARGIN
+    within           the difference from a target          (bound - |mean|) / sd             >= MIN_MARGIN
+    ordered          two numbers, for each seed            the difference / sd               positive for every seed
+    equal            text, or a number without tolerance   none                              equal for every seed
 
-Where each seed is held against the bound, each must also have met it.  What must be equal without a tolerance, words and
-counts, has a line only where a seed missed it.  `margins.tsv` keeps what was measured (`make margins` writes it) and the hash
-of the source it was measured with; tests and `sonde atlas --check` compare it with the checks that the code makes, and with
-what they give now: numbers that have moved away from the table show that something else is trained.
+With `above`, `below` and `within` every seed must also pass by itself.  An `equal` check has a line only if some seed
+failed it.  `margins.tsv` holds the measurements (`make margins` writes it) and the hash of the source they were made with.
+Tests and `sonde atlas --check` compare it with the checks in the code and with the numbers of the present run; numbers
+that have moved away from the table show that training has changed.
 """
 
 from __future__ import annotations
@@ -29,31 +30,32 @@ from .exhibit import FOLDER, Finding, Result
 from .index import rows
 
 SEEDS = 20
-"""the fewest that a margin is believed from"""
-LEAST = 3.0
-"""standard deviations, or standard errors of a mean"""
+"""minimum number of seeds for a reliable margin"""
+MIN_MARGIN = 3.0
+"""in standard deviations, or standard errors of a mean"""
 TABLE = FOLDER / "margins.tsv"
 FIXED = "fixed"
-"""rule of the one line of a row without thresholds"""
+"""rule of the single line of a row that has no thresholds"""
 DRIFT = 5.0
-"""standard errors between the mean of a run and that of the table: not chance, and not another processor"""
+"""largest difference between the mean of a run and that of the table, in standard errors; a larger one is neither chance
+nor another processor"""
 
 
 @dataclass(frozen=True)
 class Margin:
-    """The distribution of one number of an exhibit, and what it is held against."""
+    """The distribution of one measured number of an exhibit over seeds, and its threshold."""
 
     row: str
     data: str
-    """'real' where it was measured with a data folder, else 'built-in'"""
+    """'real' if it was measured with a folder of real data, else 'built-in'"""
     name: str
     rule: str
     bound: float
     trainings: int
-    """seeds that a mean is taken over when the exhibit runs"""
+    """number of seeds the exhibit trains with when it runs"""
     seeds: int
     passed: int
-    """of these seeds, how many met the expectation by themselves"""
+    """number of seeds that met the expectation by themselves"""
     mean: float = 0.0
     sd: float = 0.0
     source: str = ""
@@ -61,33 +63,33 @@ class Margin:
 
     @property
     def margin(self) -> float:
-        """Standard deviations (standard errors, for a mean) between the numbers and the bound; negative on its wrong side."""
+        """Distance from the bound in standard deviations (standard errors, for a mean); negative if the check fails."""
         if self.rule == "equal":
             return math.nan
         if self.rule == "within":
-            room = self.bound - abs(self.mean)
+            distance = self.bound - abs(self.mean)
         else:
-            room = self.bound - self.mean if self.rule.endswith("below") else self.mean - self.bound
+            distance = self.bound - self.mean if self.rule.endswith("below") else self.mean - self.bound
         unit = self.sd / math.sqrt(self.trainings) if self.rule.startswith("mean") else self.sd
-        return room / unit if unit else math.copysign(math.inf, room)
+        return distance / unit if unit else math.copysign(math.inf, distance)
 
     @property
-    def enough(self) -> bool:
-        """Whether the verdict can be relied on; the mean of several seeds may miss with single ones, everything else with none."""
+    def is_sufficient(self) -> bool:
+        """Whether the check is reliable.  Single seeds may fail only where the mean of several is compared."""
         met = self.passed == self.seeds or self.rule.startswith("mean")
-        return met and (self.rule in ("ordered", "equal", FIXED) or self.margin >= LEAST)
+        return met and (self.rule in ("ordered", "equal", FIXED) or self.margin >= MIN_MARGIN)
 
     def drift(self, values: Sequence[float]) -> float:
-        """Standard errors between the mean of what a run gave and the mean over seeds; 0 where that leaves the margin large enough."""
+        """Standard errors between the mean of a run and the mean in the table; 0 if the margin of the run is large enough."""
         mean = math.fsum(values) / len(values)
-        if self.rule in ("ordered", "equal", FIXED) or replace(self, mean=mean).margin >= LEAST:
+        if self.rule in ("ordered", "equal", FIXED) or replace(self, mean=mean).margin >= MIN_MARGIN:
             return 0.0
         error = self.sd * math.sqrt(1 / len(values) + 1 / self.seeds)
         return abs(mean - self.mean) / error if error else math.inf
 
 
 def measure(results: Sequence[Result], data: str) -> list[Margin]:
-    """The margins of one row from its samples: a line for each bound and for what else changes with the seed."""
+    """Margins of one row from its results: a line for each threshold, and for each exact check that some seed failed."""
     row, source = results[0].id, results[0].source
     broken = [result for result in results if result.error]
     if broken:
@@ -114,12 +116,12 @@ def measure(results: Sequence[Result], data: str) -> list[Margin]:
 
 
 def is_exact(finding: Finding) -> bool:
-    """Whether an expectation has no threshold: words, and numbers that must be equal."""
+    """Whether an expectation has no threshold: text, and numbers that must be equal."""
     return not finding.rule or (finding.rule == "within" and not finding.bound)
 
 
 def read(path: Path = TABLE) -> list[Margin]:
-    """The table as it was written."""
+    """Read the table; empty if there is no file."""
     if not path.exists():
         return []
     names = [field.name for field in fields(Margin)]
@@ -127,7 +129,7 @@ def read(path: Path = TABLE) -> list[Margin]:
     kinds = {"bound": float, "mean": float, "sd": float, "trainings": int, "seeds": int, "passed": int}
     try:
         if lines[0] != [*names, "margin"]:
-            raise ValueError("it has other columns")
+            raise ValueError("its columns are not those of this version")
         return [Margin(**{name: kinds.get(name, str)(cell) for name, cell in zip(names, line)}) for line in lines[1:]]
     except (IndexError, TypeError, ValueError) as error:
         raise DataUnusable(
@@ -136,22 +138,22 @@ def read(path: Path = TABLE) -> list[Margin]:
 
 
 def write(margins: Iterable[Margin], path: Path = TABLE) -> None:
-    """Put the lines into the table, in the order of the atlas, in place of all older ones of the same row and data."""
-    fresh = [_round(margin) for margin in margins]
-    renewed = {(margin.row, margin.data) for margin in fresh}
-    kept = [margin for margin in read(path) if (margin.row, margin.data) not in renewed and margin.row in rows()]
-    place = {row: number for number, row in enumerate(rows())}
+    """Replace the lines of these rows and data in the table, which is sorted in the order of the atlas."""
+    new = [_round(margin) for margin in margins]
+    measured = {(margin.row, margin.data) for margin in new}
+    old = [margin for margin in read(path) if (margin.row, margin.data) not in measured and margin.row in rows()]
+    position = {row: number for number, row in enumerate(rows())}
     lines = ["\t".join([*(field.name for field in fields(Margin)), "margin"])]
-    for margin in sorted(kept + fresh, key=lambda margin: (place[margin.row], margin.data)):
+    for margin in sorted(old + new, key=lambda margin: (position[margin.row], margin.data)):
         lines.append(
             "\t".join([*(f"{cell:.6g}" if isinstance(cell, float) else str(cell) for cell in astuple(margin)), f"{margin.margin:.3g}"])
         )
     replace_file(path, ("\n".join(lines) + "\n").encode())
 
 
-def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most: float = 30.0) -> Reading:
-    """Every number of every seed as its distance from the threshold, in standard deviations; right of 0 it passes."""
-    near = sorted((margin for margin in margins if margin.sd > 0 and margin.margin < most), key=lambda margin: margin.margin)
+def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], max_margin: float = 30.0) -> Reading:
+    """Plot each number of each seed as its distance from the threshold in standard deviations; right of 0 it passes."""
+    near = sorted((margin for margin in margins if margin.sd > 0 and margin.margin < max_margin), key=lambda margin: margin.margin)
     dots = []
     for margin in near:
         values = [value for result in samples for finding in result.findings if finding.name == margin.name for value in finding.values]
@@ -159,7 +161,7 @@ def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most
     column = "sd inside the threshold"
     far = sum(margin.sd > 0 for margin in margins) - len(near)
     note = f"One point for each of {len(samples)} seeds, in standard deviations from the threshold, which is at 0" + (
-        f"; {far} numbers are further than {most:g} away." if far else "."
+        f"; {far} numbers are further than {max_margin:g} away." if far else "."
     )
     labels = [margin.name for margin in near]
     return Bars(
@@ -173,16 +175,16 @@ def picture(row: str, samples: Sequence[Result], margins: Sequence[Margin], most
 
 
 def stale(result: Result, table: Sequence[Margin]) -> list[str]:
-    """How a result differs from the table, in words: another source, rule, bound or number of seeds, numbers far from those measured."""
+    """How a result differs from the table: source, rule, bound, number of seeds, or numbers far from those measured."""
     lines = [margin for margin in table if margin.row == result.id]
     if not lines:
         return ["it was never measured over seeds"]
     if any(line.source != result.source for line in lines):
         return ["its source has changed since it was measured over seeds"]
     now = {finding.name: finding for finding in result.findings}
-    # A row that takes real data where there are some was measured with them and without.
-    sides = {data: {margin.name: margin for margin in lines if margin.data == data} for data in {margin.data for margin in lines}}
-    return min((_differences(now, known) for known in sides.values()), key=len)
+    # A row that uses real data where they are present was measured both with and without them.
+    tables = {data: {margin.name: margin for margin in lines if margin.data == data} for data in {margin.data for margin in lines}}
+    return min((_differences(now, known) for known in tables.values()), key=len)
 
 
 def _differences(now: dict[str, Finding], known: dict[str, Margin]) -> list[str]:

@@ -1,8 +1,8 @@
-"""What a row of the atlas computes, as a hash of its source.
+"""Hash of the source code of a row of the atlas.
 
-The hash covers the row's function and every function, class and constant of the atlas that it uses, through other files of the
-folder too.  Comments, docstrings and layout do not count, nor does another row of the same chapter: a result or a margin
-that was measured with the same source is still valid.
+The hash covers the function of the row and every function, class and constant of the atlas that it uses, directly or
+through other files of the folder.  It does not depend on comments, docstrings, white space or other rows of the chapter.
+A result or a margin is valid as long as its hash is the present one.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class _Source:
-    """One file: what it defines at the top, and what it imports from other files of its folder."""
+    """One file: its top-level definitions, and what it imports from other files of its folder."""
 
     lines: list[str]
     definitions: dict[str, list[ast.stmt]] = field(default_factory=dict)
     imports: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """name here -> (stem of the other file, name there); the name is empty where the file itself was imported"""
+    """name in this file -> (stem of the other file, name there); the latter is empty if the module itself is imported"""
 
 
 def source_key(function: str, path: Path) -> str:
-    """The hash of a function in a file and of all that it uses in the folder of that file."""
-    waiting, parts = [(path, function)], {}
-    while waiting:
-        file, name = waiting.pop()
+    """Hash of a function and of everything it uses from the same folder."""
+    queue, parts = [(path, function)], {}
+    while queue:
+        file, name = queue.pop()
         source = _read(file.read_text(encoding="utf-8"))
         for number, node in enumerate(source.definitions.get(name, [])):
-            place = (file.name, name, number)
-            if place not in parts:
-                parts[place] = _plain_text(source.lines, node)
-                waiting += _uses(source, node, file)
+            key = (file.name, name, number)
+            if key not in parts:
+                parts[key] = _plain_text(source.lines, node)
+                queue += _uses(source, node, file)
         if name in source.imports:
             stem, there = source.imports[name]
-            waiting.append((file.with_name(f"{stem}.py"), there))
-    text = "\n".join(" ".join((*map(str, place), parts[place])) for place in sorted(parts))
+            queue.append((file.with_name(f"{stem}.py"), there))
+    text = "\n".join(" ".join((*map(str, key), parts[key])) for key in sorted(parts))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _uses(source: _Source, node: ast.stmt, file: Path) -> list[tuple[Path, str]]:
-    """Names of the folder that a definition mentions: its own file's, and those of files it imports."""
+    """Names that a definition uses: those of its own file, and those of files in the folder that it imports."""
     uses = [(file, one.id) for one in ast.walk(node) if isinstance(one, ast.Name)]
     for one in ast.walk(node):
         if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name):
             stem, name = source.imports.get(one.value.id, ("", "-"))
             if not name:
                 uses.append((file.with_name(f"{stem}.py"), one.attr))
-    return [(place, name) for place, name in uses if place != file or name in source.definitions or source.imports.get(name, ("", ""))[1]]
+    return [(path, name) for path, name in uses if path != file or name in source.definitions or source.imports.get(name, ("", ""))[1]]
 
 
 @lru_cache(maxsize=128)
@@ -75,7 +75,7 @@ def _read(text: str) -> _Source:
 
 
 def _without_comments(text: str, tree: ast.Module) -> list[str]:
-    """The lines of a file with comments and docstrings blanked out."""
+    """Lines of a file, with comments and docstrings removed."""
     lines = text.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -89,6 +89,6 @@ def _without_comments(text: str, tree: ast.Module) -> list[str]:
 
 
 def _plain_text(lines: list[str], node: ast.stmt) -> str:
-    """The text of a definition with its decorators, without white space."""
+    """Text of a definition and its decorators, without white space."""
     first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
     return re.sub(r"\s+", "", "".join(lines[first - 1 : node.end_lineno]))

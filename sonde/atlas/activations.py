@@ -96,7 +96,7 @@ def act_03(exhibit: Exhibit) -> str:
 
 
 def act_04(exhibit: Exhibit) -> str:
-    """Softplus and ELU: smooth relatives of ReLU that neither overflow nor reach their lower ends."""
+    """Softplus and ELU: smooth versions of ReLU that do not overflow and do not reach their lower limits."""
     from scipy.special import expit
 
     softplus, a = activation("softplus"), GRID.numpy()
@@ -133,13 +133,13 @@ def act_05(exhibit: Exhibit) -> str:
     exhibit.expect("sine", activation("sine")(GRID), np.sin(a), within=1e-12)
     exhibit.expect("slope of GELU as Phi(a) + a phi(a)", _slope(activation("gelu"), GRID), norm.cdf(a) + a * norm.pdf(a), within=1e-12)
     minima = {}
-    for name, value, place in (("swish", -0.27846, -1.27846), ("gelu", -0.16997, -0.75179)):
+    for name, value, position in (("swish", -0.27846, -1.27846), ("gelu", -0.16997, -0.75179)):
         module = activation(name)
         lowest = minimize_scalar(lambda a, m=module: m(torch.tensor(a)).item(), bounds=(-4, 0), method="bounded", options={"xatol": 1e-9})
         minima[name] = lowest.fun
         # Five printed digits: half a unit of the last one.
         exhibit.expect(f"minimum of {name}", lowest.fun, value, within=6e-6)
-        exhibit.expect(f"where {name} has it", lowest.x, place, within=2e-5)
+        exhibit.expect(f"where {name} has it", lowest.x, position, within=2e-5)
         known = describe(name)
         exhibit.expect(f"range of {name} begins there", known.range.low, lowest.fun, within=1e-9)
         exhibit.expect(f"range of {name} as measured", measure(known).inside, True)
@@ -247,7 +247,7 @@ def act_08(exhibit: Exhibit) -> str:
     exhibit.above("a wrong derivative is noticed, by a gap of", measure(wrong).gap, 0.5)
     exhibit.refuses("a name of Sonde's own is not overwritten", lambda: register(activations.relu))
     exhibit.show(Table("Activations", columns))
-    for title, members in PICTURES.items():
+    for title, members in PLOTS.items():
         shown = {name: (activation(name) if name in names() else mish().module) for name in members}
         reading = _curves(title, shown, reach=4)
         exhibit.show(reading)
@@ -260,12 +260,12 @@ def act_08(exhibit: Exhibit) -> str:
     under = sum(error < floor * (1 - 1e-5) for error in errors["relu"])
     exhibit.expect("ReLU output: nets below the floor of all that is not negative", under, 0)
     exhibit.below("no activation: error against that floor", [error / floor for error in errors["identity"]], 0.02)
-    figures = ", ".join(f"{name} {spread(values, '.4f')}" for name, values in errors.items())
-    return f"{len(known)} activations, derivatives to {worst:.0e}; error on negative targets: {figures} (floor {floor:.4f})"
+    summary = ", ".join(f"{name} {spread(values, '.4f')}" for name, values in errors.items())
+    return f"{len(known)} activations, derivatives to {worst:.0e}; error on negative targets: {summary} (floor {floor:.4f})"
 
 
 GALLERY = ("step", "identity", "sigmoid", "tanh", "relu", "leaky_relu", "softplus", "elu", "silu", "gelu", "gelu_tanh", "sine", "softmax")
-PICTURES = {
+PLOTS = {
     "Bounded": ("step", "sigmoid", "tanh", "sine"),
     "With corners": ("identity", "relu", "leaky_relu"),
     "Smooth": ("softplus", "elu", "silu", "gelu", "mish"),
@@ -292,12 +292,12 @@ def _heads(exhibit: Exhibit) -> None:
         "softplus": np.log1p(np.exp(raw)),
         "nothing": raw,
     }
-    for task, wanted in pairs.items():
+    for task, expected in pairs.items():
         output_head = head(task, 3)
-        applied = next((name for name in (_added(output_head.objective), output_head.activation) if name != "identity"), "nothing")
-        exhibit.expect(f"{task}: what stands at the output", applied, wanted)
+        applied = next((name for name in (_link(output_head.objective), output_head.activation) if name != "identity"), "nothing")
+        exhibit.expect(f"{task}: what stands at the output", applied, expected)
         seen = output_head.likelihood().predict(activation(output_head.activation)(torch.tensor(raw)))
-        exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[wanted], within=1e-12)
+        exhibit.expect(f"{task}: predictions from raw outputs 0.3, -1.2, 2", seen, by_hand[expected], within=1e-12)
     losses = {task: head(task, 3).objective for task in pairs}
     exhibit.expect("likelihoods by task", list(losses.values()), ["bernoulli", "categorical", "gaussian", "gaussian"])
     exhibit.expect("least absolute error is at home with real targets too", mismatch("real", "identity", "laplace") or "yes", "yes")
@@ -323,20 +323,20 @@ def _heads(exhibit: Exhibit) -> None:
         for task in TASKS:
             head(task, 2)
     exhibit.expect("warnings for the usual heads", len(records), 0)
-    twice = LINKS[_added("bernoulli")](describe("sigmoid").range)
+    twice = LINKS[_link("bernoulli")](describe("sigmoid").range)
     exhibit.expect("a sigmoid of a sigmoid reaches only", list(twice[:2]), [0.5, 1 / (1 + math.exp(-1))], within=1e-12)
     usual = list(TASKS.items())
     columns = {
         "task": [name for name, _ in usual],
         "activation": [task.activation for _, task in usual],
         "likelihood": [" or ".join(likelihoods_of(name)) for name, _ in usual],
-        "it adds": [_added(task.objective).replace("identity", "nothing") for _, task in usual],
+        "it adds": [_link(task.objective).replace("identity", "nothing") for _, task in usual],
         "predictions in": [str(task.predictions) for _, task in usual],
     }
     exhibit.show(Table("Output and loss by task", columns, note="Odd, for example: " + "; ".join(texts[:3]) + "."))
 
 
-def _added(likelihood: str) -> str:
+def _link(likelihood: str) -> str:
     """The link that a likelihood declares."""
     return objective_class(likelihood).link  # type: ignore[attr-defined]
 

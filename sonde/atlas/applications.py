@@ -1,4 +1,4 @@
-"""Chapter 23, applications: pictures named, sentences judged, one toy for each family of sequence models, music, and a price."""
+"""Chapter 23, applications: image and sentence classification, one small task for each family of sequence models, music, and a price."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTENCES = ("Unfortunately it will rain.", "All students were generously gifted
 SHAPES, SIZES, SIDES = ("square", "cross", "line"), ("small", "", "large"), ("left", "right")
 WORDS = ("<pad>", "<s>", "</s>", *SHAPES, "small", "large", *SIDES)
 HIGH, WIDE = 11, 22
-"""rows and columns of a picture of one shape"""
+"""rows and columns of an image of one shape"""
 SAMPLED = 16
 """tunes that a model of music writes to be compared with the corpus"""
 
@@ -56,7 +56,7 @@ def app_02(exhibit: Exhibit) -> str:
 
 
 def app_03(exhibit: Exhibit) -> str:
-    """Three kinds of picture: where the numbers of a dense net are, and what it makes of them."""
+    """Three classes of images: where the parameters of a dense net are, and its accuracy."""
     return _application_images.three_classes(exhibit)
 
 
@@ -88,11 +88,11 @@ def app_04(exhibit: Exhibit) -> str:
     predictions = [labels(run, reader(mine)) for run in runs]
     exhibit.expect("a user's sentences", predictions, [["positive", "negative", "positive"]] * len(runs))
     simple, accuracy = sentiment.baseline(data, reader.vocabulary.size), [run.result["metrics"]["test/accuracy"] for run in runs]
-    exhibit.ordered("test accuracy, over a bag of words that cannot place 'not'", accuracy, simple)
+    exhibit.exceeds("test accuracy, over a bag of words that cannot place 'not'", accuracy, simple)
     columns = {"sentence": SENTENCES, "words": batch.lengths, "positive": [f"{p:.3f}" for p in probabilities[0, :, 1].tolist()]}
     exhibit.show(Table("What a bidirectional RNN says", columns))
-    judged = f"4 words {spread(bad)} negative, 9 words {spread(good)} positive"
-    return f"{judged}; test accuracy {spread(accuracy)}, bag of words {simple:.3f}"
+    summary = f"4 words {spread(bad)} negative, 9 words {spread(good)} positive"
+    return f"{summary}; test accuracy {spread(accuracy)}, bag of words {simple:.3f}"
 
 
 def _rows(source: Any) -> list[Tensor]:
@@ -103,18 +103,18 @@ def _rows(source: Any) -> list[Tensor]:
 
 
 def app_05(exhibit: Exhibit) -> str:
-    """Translation, captions, tags and a series, each learned in seconds and judged on what was held out."""
-    figures = {
+    """Translation, captions, tags and a series, each learned in seconds and evaluated on what was held out."""
+    accuracies = {
         "sentences translated without a mistake": translation(exhibit),
         "captions without a mistake": captions(exhibit),
         "words tagged right": tags(exhibit),
     }
-    parts = [f"{name} {spread(shares, '.0%')}" for name, shares in figures.items()]
+    parts = [f"{name} {spread(fractions, '.0%')}" for name, fractions in accuracies.items()]
     return "; ".join([*parts, f"next sample {spread(series(exhibit), '.2f')} of the error of the last one"])
 
 
 def translation(exhibit: Exhibit) -> list[float]:
-    """Unaligned: a small English to another word order; the share of test sentences that greedy decoding gets wholly right."""
+    """Unaligned: a small English to another word order; the fraction of test sentences that greedy decoding translates exactly."""
     data = load("bilingual", seed=exhibit.seed, n=1000)
     words, test = data.reader.vocabulary, data.splits["test"][:]
     start, end, pad = (words.specials[name] for name in ("start", "end", "pad"))
@@ -126,7 +126,7 @@ def translation(exhibit: Exhibit) -> list[float]:
 
     recipe = _recipe(lambda: Seq2Seq(words.size, 48), data, Categorical(words.size), steps=90, batch_size=64, lr=8e-3)
     translations = [greedy(run) for run in _runs(exhibit, recipe, "translate")]
-    right = [_share_equal(one, test.y, pad) for one in translations]
+    right = [_equal_fraction(one, test.y, pad) for one in translations]
     lines = {
         "sentence": [words.decode(row[: n - 1]) for row, n in zip(test.source[:4], test.lengths[:4])],
         "translated": [words.decode(row[(row != end) & (row != pad)]) for row in translations[0][:4]],
@@ -137,8 +137,8 @@ def translation(exhibit: Exhibit) -> list[float]:
 
 
 def captions(exhibit: Exhibit) -> list[float]:
-    """One vector to a sequence: pictures of a shape to words about it; the share of test captions that are wholly right."""
-    pixels, y, mask = pictures(1600, exhibit.seed)
+    """One vector to a sequence: images of a shape to words about it; the fraction of test captions without an error."""
+    pixels, y, mask = make_images(1600, exhibit.seed)
     x = torch.cat([torch.full_like(y[:, :1], WORDS.index("<s>")), y[:, :-1]], 1)
     whole = TensorSource(x, y, source=pixels.flatten(1), mask=mask)
     data = Data(whole.subset(torch.arange(1400)), test=whole.subset(torch.arange(1400, 1600)))
@@ -147,9 +147,9 @@ def captions(exhibit: Exhibit) -> list[float]:
     models = [run.model() for run in _runs(exhibit, recipe, "captions")]
     with torch.no_grad():
         samples = [model.sample(test.source, test.x[:, :1], y.shape[1], lambda logits: logits.argmax(-1)) for model in models]
-    right = [_share_equal(one, test.y, 0) for one in samples]
+    right = [_equal_fraction(one, test.y, 0) for one in samples]
     named = [" ".join(WORDS[i] for i in row if i > 2) for row in samples[0][:6].tolist()]
-    exhibit.show(Images("Captions of held-out pictures", {"picture": pixels[1400:1406]}, labels=named))
+    exhibit.show(Images("Captions of held-out images", {"picture": pixels[1400:1406]}, labels=named))
     exhibit.above("captions: held-out pictures without a mistake", right, 0.87)
     return right
 
@@ -192,23 +192,23 @@ def _recipe(model: Any, data: Data, objective: Any, steps: int, batch_size: int 
     )
 
 
-def _share_equal(tokens: Tensor, wanted: Tensor, pad: int) -> float:
-    """Share of rows that agree wherever something is wanted; rows that ended early are filled up."""
-    tokens = torch.cat([tokens, tokens.new_full((len(tokens), wanted.shape[1] - tokens.shape[1]), pad)], 1)
-    return float(((tokens == wanted) | (wanted == pad)).all(1).double().mean())
+def _equal_fraction(tokens: Tensor, expected: Tensor, pad: int) -> float:
+    """Fraction of rows that agree wherever there is a target; rows that ended early are padded."""
+    tokens = torch.cat([tokens, tokens.new_full((len(tokens), expected.shape[1] - tokens.shape[1]), pad)], 1)
+    return float(((tokens == expected) | (expected == pad)).all(1).double().mean())
 
 
-def pictures(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Noisy pictures (n, HIGH, WIDE) of one shape, the words about each (n, 4) and where there is one."""
+def make_images(n: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Noisy images (n, HIGH, WIDE) of one shape, the words about each (n, 4) and where there is one."""
     rng = generator(seed, "shapes")
     images = torch.rand(n, HIGH, WIDE, generator=rng) * 0.2
     captions = []
-    for picture in images:
+    for image in images:
         shape, size, side = (int(torch.randint(k, (1,), generator=rng)) for k in (len(SHAPES), len(SIZES), 2))
         reach = size + 2  # from the middle to the edge
         row, column = (HIGH // 2 + int(torch.randint(-1, 2, (1,), generator=rng)) for _ in range(2))
         column += side * WIDE // 2
-        box = picture[row - reach : row + reach + 1, column - reach : column + reach + 1]
+        box = image[row - reach : row + reach + 1, column - reach : column + reach + 1]
         if shape == 0:
             box[[0, -1]] = 1
             box[:, [0, -1]] = 1
@@ -244,12 +244,12 @@ def app_06(exhibit: Exhibit) -> str:
     runs = _runs(exhibit, recipe.replace(evaluate_every=90), "music")
     written = [notes((run.path / "tune.abc").read_text(encoding="utf-8")) for run in runs]
     played = [pitches((run.path / "tune.mid").read_bytes()) for run in runs]
-    wanted = [[note.pitch for note in tune if note.pitch is not None] for tune in written]
-    exhibit.expect("pitches of the MIDI files, against the ABC texts", played, wanted)
+    expected = [[note.pitch for note in tune if note.pitch is not None] for tune in written]
+    exhibit.expect("pitches of the MIDI files, against the ABC texts", played, expected)
     corpus, drawn = [notes(tune) for tune in TUNES], [_tunes(run, seed) for run, seed in zip(runs, exhibit.seeds(3))]
     exhibit.above(f"notes in {SAMPLED} tunes", [sum(map(len, tunes)) for tunes in drawn], 100)
     near, far = zip(*(music.distances(tunes, corpus, exhibit.seed) for tunes in drawn))
-    closer = [ours / chance for ours, chance in zip(near, far)]
+    closer = [ours / baseline for ours, baseline in zip(near, far)]
     exhibit.below("distance of its intervals from the corpus, in that of notes in random order", closer, 0.6)
     loss = [[row["loss"] for row in run.metrics if "loss" in row][-1] / math.log(len(run.data.classes)) for run in runs]
     exhibit.below("loss, in that of signs drawn evenly", loss, 0.15)

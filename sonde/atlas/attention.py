@@ -1,7 +1,7 @@
 """Chapter 17, attention, positions, transformers.
 
-What is measured is the library's own attention; what it is measured against is written out here in NumPy, loop by loop where
-the notes give scalar formulas, or is torch's own layer with copied weights.
+The attention of the library is compared with an implementation in NumPy, with loops where the notes give scalar formulas,
+or with torch's layer with the same weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..core.recipe import Recipe
 from ..core.seeds import generator
 from ..data.tensors import TensorSource
 from ..generate import generate
-from ..lenses.tools.mixers import measure, mixing
+from ..lenses.tools.mixers import measure, mixing_flops
 from ..models.encoder_decoder import EncoderDecoder
 from ..models.seq2seq import SourceAttention
 from ..nn.block import style_of
@@ -113,9 +113,9 @@ def att_02(exhibit: Exhibit) -> str:
     attention_weights = layer.weights(x)[0, 0].detach()
     exhibit.expect("3 x 3 weights against the sum written out", attention_weights, weights, 1e-12)
     exhibit.expect("each row of weights adds up to", attention_weights.sum(1), np.ones(N), 1e-12)
-    exhibit.ordered("every weight is positive: the smallest", attention_weights.min(), 0.0)
-    wanted = out @ layer.out.weight.detach().numpy().T + layer.out.bias.detach().numpy()
-    gap = exhibit.expect("outputs against the loops", layer(x)[0][0].detach(), wanted, 1e-12)
+    exhibit.exceeds("every weight is positive: the smallest", attention_weights.min(), 0.0)
+    expected = out @ layer.out.weight.detach().numpy().T + layer.out.bias.detach().numpy()
+    gap = exhibit.expect("outputs against the loops", layer(x)[0][0].detach(), expected, 1e-12)
     whole = _softmax(q @ k.T) @ v
     exhibit.expect("the matrix form gives the same", out, whole, 1e-12)
     for name, rows in {"queries": q, "keys": k, "values": v, "weights": weights, "outputs": out}.items():
@@ -124,7 +124,7 @@ def att_02(exhibit: Exhibit) -> str:
 
 
 def att_03(exhibit: Exhibit) -> str:
-    """softmax(Q K^T / sqrt(d)) V: three ways to write it, and why the root."""
+    """softmax(Q K^T / sqrt(d)) V: three equal forms, and why the root."""
     N, d, p = 5, 7, 3
     q, k, v = (_draw(exhibit, 1, 1, n, w, part=i) for i, (n, w) in enumerate([(N, d), (6, d), (6, p)]))
     Q, K, V = (part[0, 0].numpy() for part in (q, k, v))
@@ -159,14 +159,14 @@ def att_04(exhibit: Exhibit) -> str:
     last = torch.full((1, 1), N - 1)
     weights = scores(queries, keys, last).softmax(-1)[0, 0, 0]
     exhibit.expect("weights add up to", weights.sum(), 1.0, 1e-12)
-    exhibit.ordered("every weight is positive: the smallest", weights.min(), 0.0)
+    exhibit.exceeds("every weight is positive: the smallest", weights.min(), 0.0)
     error = exhibit.expect(
         "value returned by an exact match, scale 1000", attend(queries, keys, values, scale=1000.0)[0, 0, 0], values[0, 0, 2].numpy(), 1e-9
     )
     # One-hot values give the weights themselves back; as 1 - cosine <= 2, none of them is lost in rounding at scale 16.
     names = torch.eye(N, dtype=torch.float64)[None, None]
     others = [float(attend(queries, keys, names, scale=scale)[0, 0, 0, torch.arange(N) != 2].sum()) for scale in (1.0, 4.0, 16.0)]
-    exhibit.ordered("the weight of the other keys falls with the sharpness", min(others[0] - others[1], others[1] - others[2]), 0.0)
+    exhibit.exceeds("the weight of the other keys falls with the sharpness", min(others[0] - others[1], others[1] - others[2]), 0.0)
     X, query = keys[0, 0].numpy(), queries[0, 0, 0].numpy()
     alpha = _softmax(X @ query / math.sqrt(d))
     outputs = attend(queries, keys, keys)[0, 0, 0]
@@ -178,8 +178,8 @@ def att_04(exhibit: Exhibit) -> str:
         memory = keys[0]
         _, outputs = look(queries[0], look.keys(memory), memory, torch.tensor([N]))
         exhibit.expect(f"weights of the {scoring} score add up to", outputs.detach().sum(), 1.0, 1e-12)
-        wanted = _softmax(_score_by_hand(look, scoring, query, X))
-        exhibit.expect(f"{scoring} score against its formula", outputs[0, 0].detach(), wanted, 1e-12)
+        expected = _softmax(_score_by_hand(look, scoring, query, X))
+        exhibit.expect(f"{scoring} score against its formula", outputs[0, 0].detach(), expected, 1e-12)
         for name, value in zip(table, [scoring, *(f"{w:.3f}" for w in outputs[0, 0].tolist())]):
             table[name].append(value)
     cosine = scores(queries / queries.norm(dim=-1, keepdim=True), keys, last, scale=1.0)[0, 0, 0]
@@ -304,7 +304,7 @@ def att_08(exhibit: Exhibit) -> str:
 
 
 def att_09(exhibit: Exhibit) -> str:
-    """Eight places in three bits; the lowest changes fastest."""
+    """Eight positions in three bits; the lowest changes fastest."""
     bits = binary(torch.arange(8), 3).int()
     words = ["".join(map(str, row)) for row in bits.flip(1).tolist()]  # as written: highest bit first
     exhibit.expect("rows 0 to 7", words, ["000", "001", "010", "011", "100", "101", "110", "111"])
@@ -321,8 +321,8 @@ def att_10(exhibit: Exhibit) -> str:
     gap = exhibit.expect("d = 4, i = 1", one, [0.841471, 0.540302, 0.010000, 0.999950], 5e-7)
     n, d = 60, 32
     code = sinusoidal(torch.arange(n), d)
-    wanted = np.array([[(math.cos if j % 2 else math.sin)(i / 10000 ** (2 * (j // 2) / d)) for j in range(d)] for i in range(n)])
-    exhibit.expect("n = 60, d = 32 against the formula", code, wanted, 1e-12)
+    expected = np.array([[(math.cos if j % 2 else math.sin)(i / 10000 ** (2 * (j // 2) / d)) for j in range(d)] for i in range(n)])
+    exhibit.expect("n = 60, d = 32 against the formula", code, expected, 1e-12)
     turns = [int((code[:, j].diff().sign().diff() != 0).sum()) for j in range(0, d, 2)]
     exhibit.expect("turning points never grow from left to right", all(a >= b for a, b in zip(turns, turns[1:])), True)
     exhibit.above("turning points of the first wave less those of the last", turns[0] - turns[-1], 10)
@@ -335,7 +335,7 @@ def att_10(exhibit: Exhibit) -> str:
 
 
 def att_11(exhibit: Exhibit) -> str:
-    """A shift by f is one rotation of every pair of channels, the same at every place."""
+    """A shift by f is one rotation of every pair of channels, the same at every position."""
     d, f = 16, 7
     t = torch.arange(50)
     here, there = sinusoidal(t, d), sinusoidal(t + f, d)
@@ -352,7 +352,7 @@ def att_11(exhibit: Exhibit) -> str:
 
 
 def att_12(exhibit: Exhibit) -> str:
-    """Positions are added to tokens or laid beside them; a learned table ends, waves do not."""
+    """Positional encodings are added to tokens or concatenated; a learned table has a maximum length, sinusoids do not."""
     x = _draw(exhibit, 2, 9, 6)
     added, beside = (Positions("sinusoidal", 6, combine=how)(x)[0] for how in ("add", "concat"))
     exhibit.expect("added: width", added.shape[-1], 6)
@@ -363,7 +363,7 @@ def att_12(exhibit: Exhibit) -> str:
     exhibit.expect("a table of 8 takes 8", list(table(x[:, :8])[0].shape), [2, 8, 6])
     exhibit.refuses("a table of 8 refuses 9", lambda: table(x))
     exhibit.expect("waves at place 100,000 are finite", bool(sinusoidal(torch.tensor([100_000]), 6).isfinite().all()), True)
-    return f"add: width 6 (to {gap:.0e}), concat: 12; a learned table refuses place 9 of 8, waves go on"
+    return f"add: width 6 (to {gap:.0e}), concat: 12; a learned table refuses position 9 of 8, sinusoids continue"
 
 
 # Transformers -----------------------------------------------------------------------------------------------------
@@ -416,8 +416,8 @@ def att_13(exhibit: Exhibit) -> str:
         ours = _block(D, H, 2.0, False, style).double()
         _copy_weights(ours, theirs, False)
         ours.norm = nn.Identity()  # the norm at the end of a stack is no part of a layer
-        place = "before each branch (C-11)" if first else "after each sum"
-        gaps.append(exhibit.expect(f"norms {place}", ours(x)[0].detach(), theirs(x).detach().numpy(), 1e-10))
+        position = "before each branch (C-11)" if first else "after each sum"
+        gaps.append(exhibit.expect(f"norms {position}", ours(x)[0].detach(), theirs(x).detach().numpy(), 1e-10))
     number = _count(False)
     exhibit.expect("parameters at width 512, hidden 2048", number, 3_152_384)
     layer = _block(D, H, 2.0, False).double()
@@ -437,8 +437,8 @@ def att_14(exhibit: Exhibit) -> str:
         ours = _block(D, H, 2.0, True, style).double()
         _copy_weights(ours, theirs, True)
         ours.norm = nn.Identity()
-        output, wanted = ours(x, ours.read(source))[0], theirs(x, source, tgt_mask=later)
-        gaps.append(exhibit.expect(f"norms {'before' if first else 'after'}", output.detach(), wanted.detach().numpy(), 1e-10))
+        output, expected = ours(x, ours.read(source))[0], theirs(x, source, tgt_mask=later)
+        gaps.append(exhibit.expect(f"norms {'before' if first else 'after'}", output.detach(), expected.detach().numpy(), 1e-10))
     number = _count(True)
     exhibit.expect("parameters at width 512, hidden 2048", number, 4_204_032)
     changed = x.clone()
@@ -456,15 +456,15 @@ TASKS = {"copy": COPY, "reverse": REVERSE}
 
 
 def _copy_or_reverse(exhibit: Exhibit, part: int, n: int) -> Batch:
-    """Rows of 3 to 5 symbols behind a word that says whether to copy or to reverse them; padded."""
+    """Rows of 3 to 5 symbols after a token that means copy or reverse; padded."""
     rng = generator(3 * exhibit.seed + part, "turned")
     count = torch.randint(3, LONGEST + 1, (n, 1), generator=rng)
     symbols, task = torch.randint(SYMBOLS, (n, LONGEST), generator=rng), torch.randint(COPY, REVERSE + 1, (n, 1), generator=rng)
-    places = torch.arange(LONGEST)
-    y = torch.where(task == COPY, symbols, symbols.gather(1, (count - 1 - places).clamp_min(0)))
+    index = torch.arange(LONGEST)
+    y = torch.where(task == COPY, symbols, symbols.gather(1, (count - 1 - index).clamp_min(0)))
     x = torch.cat([torch.full((n, 1), START), y[:, :-1]], 1)
-    source = torch.cat([task, symbols.masked_fill(places >= count, PAD)], 1)
-    return Batch(x=x, y=y, source=source, lengths=count.squeeze(1) + 1, mask=places < count, ids=torch.arange(n))
+    source = torch.cat([task, symbols.masked_fill(index >= count, PAD)], 1)
+    return Batch(x=x, y=y, source=source, lengths=count.squeeze(1) + 1, mask=index < count, ids=torch.arange(n))
 
 
 def _source(batch: Batch) -> TensorSource:
@@ -496,9 +496,9 @@ def att_15(exhibit: Exhibit) -> str:
     outputs = [generate(one, starts, LONGEST, temperature=0, state=one.begin(test.source, test.lengths)) for one in models]
     for task, word in TASKS.items():
         these = test.source[:, 0] == word
-        share = [float(((one == test.y) | ~test.mask).all(1)[these].float().mean()) for one in outputs]
-        exhibit.above(f"{task}: share of rows right to the last symbol, written one by one", share, 0.99)
-        parts.append(f"{task} {spread(share, '.1%')}")
+        fraction = [float(((one == test.y) | ~test.mask).all(1)[these].float().mean()) for one in outputs]
+        exhibit.above(f"{task}: share of rows right to the last symbol, written one by one", fraction, 0.99)
+        parts.append(f"{task} {spread(fraction, '.1%')}")
     model = models[0].double()
     some = test[:32]
     whole = model(some.source, some.x, some.lengths).log_softmax(-1)
@@ -526,7 +526,7 @@ def _cross_weights(model: Any, batch: Batch) -> dict[str, Tensor]:
 
 
 def att_16(exhibit: Exhibit) -> str:
-    """Any pair of tokens one step apart and all places at once, for work and memory that grow as N^2."""
+    """Any pair of tokens one step apart and all positions at once, for work and memory that grow as N^2."""
     D = 8
     attention, recurrent = _layer(exhibit, D, 2), RNN(D).double().use("step")
     depths = {
@@ -537,7 +537,7 @@ def att_16(exhibit: Exhibit) -> str:
     growth = (depths["RNN"][2] - depths["RNN"][1]) / 16
     exhibit.above("operations that each further token adds to the chain of an RNN", growth, 0.99)
     lengths, attention = [128, 256, 512, 1024], attention.float()
-    flops = [mixing(attention, torch.zeros(1, n, D)) for n in lengths]
+    flops = [mixing_flops(attention, torch.zeros(1, n, D)) for n in lengths]
     memory, seconds = zip(*(_cost(exhibit, attention, n) for n in lengths))
     fused = [measure("attention", attention, "parallel", n, budget=0.0).peak for n in lengths]
     power = {

@@ -32,7 +32,7 @@ from ..objectives.reconstruction import Reconstruction
 from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import cosine
-from ..recipes.tools.stacked import denoising, first_layers, greedy, layer
+from ..recipes.tools.stacked import first_layers, greedy, keep_clean, layer
 from ..recipes.vae import binarize
 from ._autoencoder_parts import generative
 from .exhibit import Exhibit, spread
@@ -41,7 +41,7 @@ from .exhibit import Exhibit, spread
 def ae_01(exhibit: Exhibit) -> str:
     """One tied layer: its formula, its numbers, and a linear one as wide as its input that loses nothing."""
     sizes = [(11, 4), (64, 16), (784, 32)]
-    tied, untied = ([_count(autoencoder.dense((D,), (K,), tied=way)) for D, K in sizes] for way in (True, False))
+    tied, untied = ([_count(autoencoder.dense((D,), (K,), tied=is_tied)) for D, K in sizes] for is_tied in (True, False))
     exhibit.expect("parameters tied: K D + K + D", tied, [K * D + K + D for D, K in sizes])
     exhibit.expect("parameters untied: 2 K D + K + D", untied, [2 * K * D + K + D for D, K in sizes])
 
@@ -51,8 +51,8 @@ def ae_01(exhibit: Exhibit) -> str:
     h = 1 / (1 + np.exp(-(x.numpy() @ W.T + b)))
     back = h @ W + c
     exhibit.expect("xhat against W^T g(W x + b) + c", model(x), back, within=1e-12)
-    wanted = np.mean([0.5 * np.linalg.norm(row) ** 2 for row in back - x.numpy()])
-    exhibit.expect("loss against the mean of 1/2 norm(xhat - x)^2", Reconstruction()(model, Batch(x=x)).loss(), wanted, within=1e-12)
+    expected = np.mean([0.5 * np.linalg.norm(row) ** 2 for row in back - x.numpy()])
+    exhibit.expect("loss against the mean of 1/2 norm(xhat - x)^2", Reconstruction()(model, Batch(x=x)).loss(), expected, within=1e-12)
 
     # Deviations of 2 down to 1/2 in turned directions: gradients need the longer, the more these differ.
     turn = torch.linalg.qr(torch.randn(6, 6, generator=generator(exhibit.seed + 1, "square")))[0]
@@ -98,7 +98,7 @@ def ae_02(exhibit: Exhibit) -> str:
     exhibit.expect(
         "squared error of rank K against the sum of the other s^2", lost, [float((s[K:] ** 2).sum()) for K in ranks], within=1e-9
     )
-    for K, least in zip(ranks, lost):
+    for K, minimum in zip(ranks, lost):
         for trial in range(1000):
             if trial % 2:  # the best matrix with rows in a random K-dimensional space
                 Q = np.linalg.qr(rng.normal(size=(7, K)))[0]
@@ -106,8 +106,8 @@ def ae_02(exhibit: Exhibit) -> str:
             else:  # a neighbor of the best one: rank K too
                 step = 10.0 ** rng.uniform(-4, 0)
                 other = (U[:, :K] * s[:K] + step * rng.normal(size=(12, K))) @ (V[:, :K] + step * rng.normal(size=(7, K))).T
-            closest = min(closest, float(np.linalg.norm(square - other) ** 2) - least)
-    exhibit.ordered("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
+            closest = min(closest, float(np.linalg.norm(square - other) ** 2) - minimum)
+    exhibit.exceeds("squared error of 6 x 1000 other matrices of rank K, smallest, over that of the truncation", closest, 0.0)
     _show_ranks(exhibit)
     return f"rebuilt to {worst:.0e}; 6000 candidates, none better (closest {closest:.1e})"
 
@@ -157,16 +157,16 @@ def _show_ranks(exhibit: Exhibit) -> None:
     photo = load_sample_image("china.jpg").mean(2)[: 6 * 70, : 6 * 106].reshape(70, 6, 106, 6).mean((1, 3)) / 255
     U, s, V = jacobi_svd(photo)
     ranks = (1, 3, 8, 20, 70)
-    shares = [float((s[:K] ** 2).sum() / (s**2).sum()) for K in ranks]
-    pictures = {"rank": [_truncate(U, s, V, K).clip(0, 1) for K in ranks]}
-    note = "Truncated singular value decompositions of a photograph of 70 x 106 pixels, with their share of the squared norm."
+    fractions = [float((s[:K] ** 2).sum() / (s**2).sum()) for K in ranks]
+    images = {"rank": [_truncate(U, s, V, K).clip(0, 1) for K in ranks]}
+    note = "Truncated singular value decompositions of a photograph of 70 x 106 pixels, with their fraction of the squared norm."
     exhibit.show(
         Images(
-            "The best picture of each rank",
-            pictures,
+            "The best image of each rank",
+            images,
             note=note,
             labels=[f"rank {K}" for K in ranks],
-            details=[f"{share:.1%}" for share in shares],
+            details=[f"{fraction:.1%}" for fraction in fractions],
         )
     )
 
@@ -182,23 +182,23 @@ def ae_03(exhibit: Exhibit) -> str:
     for centered in (False, True):
         name = "centered" if centered else "not centered"
         ours = PCA(K, center=centered).fit(x.numpy())
-        least = 0.5 * float(np.mean(np.sum((x.numpy() - ours.inverse_transform(ours.transform(x.numpy()))) ** 2, 1)))
+        minimum = 0.5 * float(np.mean(np.sum((x.numpy() - ours.inverse_transform(ours.transform(x.numpy()))) ** 2, 1)))
         if centered:
             theirs = Theirs(K).fit(x.numpy())
             rest = 0.5 * float(np.mean(np.sum((x.numpy() - theirs.inverse_transform(theirs.transform(x.numpy()))) ** 2, 1)))
-            exhibit.expect("loss of PCA against scikit-learn", least, rest, within=1e-4)
+            exhibit.expect("loss of PCA against scikit-learn", minimum, rest, within=1e-4)
         else:  # min norm(X - X W^T W)^2 without a mean: the truncated decomposition of the rows as they are
             s = np.linalg.svd(x.double().numpy(), compute_uv=False)
-            exhibit.expect("loss without centering against the other s^2", least, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-10)
+            exhibit.expect("loss without centering against the other s^2", minimum, 0.5 * float((s[K:] ** 2).sum()) / len(x), within=1e-10)
         models = _train_models(exhibit, _fit(partial(_linear, K, centered), x, Reconstruction(), 1000, lr=0.05, batch_size=len(x)), name)
-        ratios = [_loss(model, x) / least for model in models]
+        ratios = [_loss(model, x) / minimum for model in models]
         angles = [
             float(subspace_angles(model.encoder.dense1.weight.detach().double().numpy().T, ours.components_.T).max()) for model in models
         ]
         exhibit.below(f"{name}: loss over that of PCA", ratios, 1.0001)
         exhibit.above(f"{name}: loss over that of PCA, which is the least", ratios, 1 - 1e-5)
         exhibit.below(f"{name}: largest principal angle in radians", angles, 1e-3)
-        stats[name] = (least, ratios, angles)
+        stats[name] = (minimum, ratios, angles)
     exhibit.below(
         "a free mean is worth something: PCA loss centered over not centered", stats["centered"][0] / stats["not centered"][0], 1.0
     )
@@ -225,15 +225,15 @@ def ae_04(exhibit: Exhibit) -> str:
     x = torch.stack([angle.cos(), angle.sin()], 1)
     fit = PCA(1).fit(x.numpy())
     flat = torch.from_numpy(fit.inverse_transform(fit.transform(x.numpy()))).float()
-    least = float((flat - x).square().sum(1).mean() / 2)
-    exhibit.expect("loss of PCA on the unit circle, worked: half of the variance 1/2", least, 0.25, within=1e-5)
+    minimum = float((flat - x).square().sum(1).mean() / 2)
+    exhibit.expect("loss of PCA on the unit circle, worked: half of the variance 1/2", minimum, 0.25, within=1e-5)
     build = partial(autoencoder.dense, (2,), (32, 1), "tanh", code="identity")
     models = _train_models(exhibit, _fit(build, x, Reconstruction(), 1000, lr=0.01), "circle")
-    ratios = [_loss(model, x) / least for model in models]
+    ratios = [_loss(model, x) / minimum for model in models]
     exhibit.below("loss of the non-linear code over that of PCA", ratios, 0.3)
     line = partial(autoencoder.dense, (2,), (32, 1), "identity")
     straight = _train_models(exhibit, _fit(line, x, Reconstruction(), 300, lr=0.01), "line")
-    exhibit.above("the same network without its non-linear function, over PCA", [_loss(model, x) / least for model in straight], 0.99)
+    exhibit.above("the same network without its non-linear function, over PCA", [_loss(model, x) / minimum for model in straight], 0.99)
     with torch.no_grad():
         codes, curves = [model.encode(x)[:, 0] for model in models], [model(x) for model in models]
     values = {f"seed {seed}": (code - code.min()) / (code.max() - code.min()) for seed, code in zip(exhibit.seeds(3), codes)}
@@ -241,7 +241,7 @@ def ae_04(exhibit: Exhibit) -> str:
     exhibit.show(Lines("The code of each point of a circle", values, ["angle", "code, from least to largest"], note, x=angle))
     rings = {"circle": x[::12], "PCA": flat[::12], "auto-encoder": torch.cat([curve[::6] for curve in curves])}
     spots = torch.cat(list(rings.values()))
-    groups = [name for name, places in rings.items() for _ in places]
+    groups = [name for name, points in rings.items() for _ in points]
     exhibit.show(
         Scatter(
             "What comes back from one number",
@@ -265,18 +265,23 @@ def ae_05(exhibit: Exhibit) -> str:
         models = _train_models(exhibit, _fit(build, data, Sparse(l1=factor), 300), f"l1 {factor}")
         rows[factor] = ([_active(model, test) for model in models], [_error(model, test) / baseline for model in models], models[0])
     for less, more in zip(factors, factors[1:]):
-        exhibit.ordered(f"active share falls from lambda {less:g} to {more:g}", rows[less][0], rows[more][0])
+        exhibit.exceeds(f"active share falls from lambda {less:g} to {more:g}", rows[less][0], rows[more][0])
     exhibit.below("L1: error over that of the mean digit at the largest lambda", rows[factors[-1]][1], 0.6)
 
     prices: dict[str, tuple[Sparse, Callable[[AutoEncoder], float], float, float]] = {
         "L2: mean square of the code": (Sparse(l2=0.05), lambda model: float(_code(model, test).square().mean()), 0.25, 0.45),
-        "KL: mean of each number away from the rate 0.1": (Sparse(kl=0.1, rate=0.1), lambda model: _share_off(model, test, 0.1), 0.15, 0.6),
+        "KL: mean of each number away from the rate 0.1": (
+            Sparse(kl=0.1, rate=0.1),
+            lambda model: _inactive_fraction(model, test, 0.1),
+            0.15,
+            0.6,
+        ),
     }
     build = partial(autoencoder.dense, (1, 8, 8), (128,))
     free = _train_models(exhibit, _fit(build, data, Sparse(), 300, lr=5e-3), "free")
-    for name, (objective, measure, most, worst) in prices.items():
+    for name, (objective, measure, max_ratio, worst) in prices.items():
         priced = _train_models(exhibit, _fit(build, data, objective, 300, lr=5e-3), name[:2])
-        exhibit.below(f"{name}, with the price over without", [measure(b) / measure(a) for a, b in zip(free, priced)], most)
+        exhibit.below(f"{name}, with the price over without", [measure(b) / measure(a) for a, b in zip(free, priced)], max_ratio)
         exhibit.below(f"{name[:2]}: error over that of the mean digit", [_error(model, test) / baseline for model in priced], worst)
     lines = {
         "active share": [float(np.mean(rows[f][0])) for f in factors],
@@ -289,7 +294,10 @@ def ae_05(exhibit: Exhibit) -> str:
     lambdas = ", ".join(f"{factor:g}" for factor in factors)
     exhibit.show(_sheet("Digits from sparse codes", [one[:, 0] for one in sheets], f"Rows: test digits; rebuilt with lambda {lambdas}."))
     return (
-        "active share " + ", ".join(f"{spread(rows[f][0], '.2f')}" for f in factors) + " at lambda " + ", ".join(f"{f:g}" for f in factors)
+        "active fraction "
+        + ", ".join(f"{spread(rows[f][0], '.2f')}" for f in factors)
+        + " at lambda "
+        + ", ".join(f"{f:g}" for f in factors)
     )
 
 
@@ -341,11 +349,11 @@ def ae_07(exhibit: Exhibit) -> str:
     noisy = clean + deviation * torch.randn(clean.shape, generator=exhibit.generator("test noise"))
     start = float((noisy - clean).square().mean())
     change = augment.noise(deviation)
-    ways = {"plain, trained on clean digits": None, "denoising": denoising(change), "noisy target (E-12)": change}
+    augmentations = {"plain, trained on clean digits": None, "denoising": keep_clean(change), "noisy target (E-12)": change}
     build = partial(autoencoder.dense, (1, 8, 8), (128,), "relu")
     errors, shown = {}, []
-    for name, way in ways.items():
-        models = _train_models(exhibit, _fit(build, data, Reconstruction(), 500, augment=way), name)
+    for name, augmentation in augmentations.items():
+        models = _train_models(exhibit, _fit(build, data, Reconstruction(), 500, augment=augmentation), name)
         with torch.no_grad():
             errors[name] = [float((model(noisy) - clean).square().mean()) / start for model in models]
             shown.append(models[0](noisy[:12]))
@@ -353,7 +361,7 @@ def ae_07(exhibit: Exhibit) -> str:
     exhibit.below("denoising: error to the clean digit over that of the noisy input", denoised, 0.3)
     exhibit.below("denoising over a plain auto-encoder", [a / b for a, b in zip(denoised, plain)], 0.6)
     exhibit.above("noisy target: error to the clean digit over that of the noisy input; it does not denoise", copied, 0.95)
-    note = "Rows: clean; with noise of deviation 0.3; then what comes back: " + "; ".join(ways) + "."
+    note = "Rows: clean; with noise of deviation 0.3; then what comes back: " + "; ".join(augmentations) + "."
     exhibit.show(_sheet("Denoising digits", [part.reshape(-1, 8, 8) for part in (clean[:12], noisy[:12], *shown)], note))
     return (
         f"error left of the noise: denoising {spread(denoised, '.2f')}, plain {spread(plain, '.2f')}, noisy target {spread(copied, '.2f')}"
@@ -404,10 +412,10 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
     slack = torch.stack([exact - bound(*off) for off in offs])
     exhibit.above("log p(x) less the ELBO at 320 other posteriors: logarithm to base 10 of the smallest", slack.min().log10(), -9.0)
     posterior = MultivariateNormal(true[0], torch.diag(spreads).expand(8, K, K))
-    apart = torch.stack(
+    divergence = torch.stack(
         [kl_divergence(MultivariateNormal(mean, torch.diag_embed(log_variance.exp())), posterior) for mean, log_variance in offs]
     )
-    exhibit.expect("this difference against KL(q, true posterior) of torch.distributions", slack, apart, within=1e-8)
+    exhibit.expect("this difference against KL(q, true posterior) of torch.distributions", slack, divergence, within=1e-8)
     one = objective.log_likelihood(_FixedPosterior(true, decode), x, 1, rng)
     exhibit.expect("importance weight of a single code of the true posterior against log p(x)", one, exact, within=1e-9)
     wide = true[0], true[1] + 1.0
@@ -418,7 +426,7 @@ def _linear_gaussian(exhibit: Exhibit) -> float:
         fixed = _FixedPosterior((wide[0].repeat(many, 1), wide[1].repeat(many, 1)), decode)
         bounds.append(float((objective.log_likelihood(fixed, x.repeat(many, 1), samples, rng)).mean() - exact.mean()))
     for few, more, tighter in ((1, 10, 2), (10, 100, 4)):
-        exhibit.ordered(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
+        exhibit.exceeds(f"the bound of more codes is tighter, a q too wide: {more} codes over {few}", bounds[tighter], bounds[tighter - 2])
     exhibit.below("the bound of 10 codes is below log p(x), nats", bounds[2], 0.0)
     exhibit.below("what is left to log p(x) at 1000 codes, in nats", abs(bounds[-1]), 0.02)
     note = f"Posterior with e times the true variance; 1 code is the ELBO, {-bounds[0]:.2f} nats below log p(x)."
@@ -486,9 +494,9 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
     rng = exhibit.generator("pixels")
     test = binarize(data.test[:], rng).x
     train = data.train[:].x
-    chance = (train.mean(0).clamp(1e-3, 1 - 1e-3)).logit().expand_as(test)
+    pixel_logits = (train.mean(0).clamp(1e-3, 1 - 1e-3)).logit().expand_as(test)
     objective = Elbo()
-    independent = float(objective.log_p(chance, test).mean())
+    independent = float(objective.log_p(pixel_logits, test).mean())
     build = partial(vae.dense, (1, 8, 8), (128,), 2)
     bounds, weighted = [], []
     recipe = _fit(build, replace(data, valid=None, test=None), objective, 800, lr=5e-3, augment=binarize)
@@ -502,7 +510,7 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
         line = Normal(0.0, 1.0).icdf(torch.linspace(0.04, 0.96, 12))
         grid = torch.stack([line.repeat(8), Normal(0.0, 1.0).icdf(torch.linspace(0.96, 0.04, 8)).repeat_interleave(12)], 1)
         plane, drawn = models[0].mean(grid), models[0].mean(models[0].codes(24, exhibit.generator("samples")))
-    note = "Both numbers of the code go through the quantiles of the prior; a pixel is its chance of being black."
+    note = "Both numbers of the code go through the quantiles of the prior; a pixel is its probability of being black."
     exhibit.show(_sheet("A plane of digits", [1 - plane.reshape(-1, 8, 8)], note))
     exhibit.show(
         _sheet(
@@ -515,7 +523,7 @@ def _digit_codes(exhibit: Exhibit) -> list[float]:
 
 
 def ae_09(exhibit: Exhibit) -> str:
-    """Three sigmoid layers learned one by one without labels, then tuned with 50: better than from random weights.
+    """Three sigmoid layers pretrained one by one without labels, then fine-tuned with 50: better than from random weights.
 
     Checked for sigmoid layers alone, which learn slowly from random weights and so have the most to gain.
     """
@@ -623,12 +631,12 @@ def _active(model: AutoEncoder, x: Tensor) -> float:
     return float((_code(model, x) > 0).float().mean())
 
 
-def _share_off(model: AutoEncoder, x: Tensor, rate: float) -> float:
+def _inactive_fraction(model: AutoEncoder, x: Tensor, rate: float) -> float:
     return float((_code(model, x).mean(0) - rate).abs().mean())
 
 
 def _sheet(title: str, rows: Sequence[Tensor], note: str) -> Reading:
-    """Small pictures (N, H, W), twelve a row."""
+    """Small images (N, H, W), twelve a row."""
     return Images(title, {"pictures": torch.cat(list(rows)).clamp(0, 1)}, note=note, dense=True)
 
 

@@ -49,12 +49,12 @@ def calc_01(exhibit: Exhibit) -> str:
     """Every elementary and structural rule by the symbolic differentiator: printed, and against differences."""
     table: dict[str, list[str]] = {"rule": [], "f": [], "df/dx": []}
     worst = 0.0
-    places = torch.linspace(0.3, 2.1, 7, dtype=torch.float64)
+    points = torch.linspace(0.3, 2.1, 7, dtype=torch.float64)
     for name, f, printed in RULES:
-        graph = trace(lambda x, f=f: f(x), places[0])
+        graph = trace(lambda x, f=f: f(x), points[0])
         slope = graph.gradient("x")
         exhibit.expect(f"{name}: as printed", slope.expression(), printed)
-        worst = max(worst, exhibit.expect(f"{name}: against differences", _run(slope, places), _differences(f, places), 1e-8))
+        worst = max(worst, exhibit.expect(f"{name}: against differences", _run(slope, points), _differences(f, points), 1e-8))
         for column, cell in zip(table.values(), (name, graph.expression(), slope.expression()), strict=True):
             column.append(cell)
     factors: list[Callable[[Tensor], Tensor]] = [torch.sin, torch.exp, lambda x: x**2, lambda x: 1 + x]
@@ -64,25 +64,25 @@ def calc_01(exhibit: Exhibit) -> str:
         return torch.stack([f(x) for f in factors]).prod(0)
 
     # sum over i of f_i' times the product over j != i (E-49: the notes print i != i)
-    wanted = sum(slopes[i](places) * math.prod(f(places) for j, f in enumerate(factors) if j != i) for i in range(4))
+    expected = sum(slopes[i](points) * math.prod(f(points) for j, f in enumerate(factors) if j != i) for i in range(4))
     exhibit.expect(
-        "product of four: sum over i of f_i' times the others", _run(trace(product, places[0]).gradient(), places), wanted, EXACT
+        "product of four: sum over i of f_i' times the others", _run(trace(product, points[0]).gradient(), points), expected, EXACT
     )
     with_zero = torch.tensor([0.0, 2.0, 3.0], dtype=torch.float64)
     exhibit.expect("product of numbers with a zero among them", trace(torch.prod, with_zero).backward()["x"], [6.0, 0.0, 0.0], EXACT)
-    third = trace(torch.sin, places[0]).gradient().gradient().gradient()
-    exhibit.expect("the results can be differentiated again: third derivative of sin", _run(third, places), -places.cos(), EXACT)
+    third = trace(torch.sin, points[0]).gradient().gradient().gradient()
+    exhibit.expect("the results can be differentiated again: third derivative of sin", _run(third, points), -points.cos(), EXACT)
     exhibit.show(Table("Derivatives as they are printed", table))
     return f"{len(RULES)} rules printed as on paper, at most {worst:.1g} from differences"
 
 
-def _run(graph: Any, places: Tensor) -> Tensor:
-    return torch.stack([graph(place) for place in places])
+def _run(graph: Any, points: Tensor) -> Tensor:
+    return torch.stack([graph(point) for point in points])
 
 
-def _differences(f: Callable[[Tensor], Tensor], places: Tensor, h: float = 1e-3) -> Tensor:
+def _differences(f: Callable[[Tensor], Tensor], points: Tensor, h: float = 1e-3) -> Tensor:
     """Central differences of fourth order."""
-    near, far = f(places + h) - f(places - h), f(places + 2 * h) - f(places - 2 * h)
+    near, far = f(points + h) - f(points - h), f(points + 2 * h) - f(points - 2 * h)
     return (8 * near - far) / (12 * h)
 
 
@@ -113,16 +113,16 @@ def calc_02(exhibit: Exhibit) -> str:
         "f(a x) -> a grad f(a x)": (lambda x: outer(-1.7 * x), -1.7 * outer_slope(-1.7 * x)),
     }
     worst = 0.0
-    for name, (f, wanted) in rules.items():
-        worst = max(worst, exhibit.expect(f"{name}, torch.func", modes.gradient(f, x), wanted, EXACT))
-        exhibit.expect(f"{name}, walk over the graph", trace(f, x).backward()["x"], wanted, EXACT)
+    for name, (f, expected) in rules.items():
+        worst = max(worst, exhibit.expect(f"{name}, torch.func", modes.gradient(f, x), expected, EXACT))
+        exhibit.expect(f"{name}, walk over the graph", trace(f, x).backward()["x"], expected, EXACT)
     off = 2 * square @ x - modes.gradient(rules["x^T A x -> (A + A^T) x"][0], x)
     exhibit.expect("x^T A x: 2 A x is off by (A - A^T) x when A is not symmetric", off, (square - square.T) @ x, EXACT)
     printed = trace(lambda x, A: x @ (A @ x), x, square).gradient("x").expression()
     exhibit.expect("x^T A x as a formula", printed, "A @ x + A.T @ x")
     exhibit.expect("x^T x as a formula", trace(lambda x: x @ x, x).gradient().expression(), "2*x")
     exhibit.expect("b^T x as a formula", trace(lambda x, b: b @ x, x, b).gradient("x").expression(), "b")
-    exhibit.show(Table("Gradient rules", {"rule": list(rules), "gradient at x": [_short(wanted) for _, wanted in rules.values()]}))
+    exhibit.show(Table("Gradient rules", {"rule": list(rules), "gradient at x": [_short(expected) for _, expected in rules.values()]}))
     return f"{len(rules)} rules at most {worst:.1g} off; grad x^T A x prints as {printed}"
 
 

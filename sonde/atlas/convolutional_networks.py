@@ -42,21 +42,21 @@ def cnn_01(exhibit: Exhibit) -> str:
     step = 0.05
     z = np.arange(-12, 12 + step / 2, step)
 
-    def bell(mean: float, variance: float) -> np.ndarray:
+    def gaussian(mean: float, variance: float) -> np.ndarray:
         return np.exp(-((z - mean) ** 2) / (2 * variance)) / math.sqrt(2 * math.pi * variance)
 
-    first, second = bell(-1.0, 0.5), bell(2.0, 1.3)
+    first, second = gaussian(-1.0, 0.5), gaussian(2.0, 1.3)
     kernel = torch.tensor(second)[None, None]
     convolution = convolve(torch.tensor(first)[None, None], kernel, padding=len(z) // 2, flip=True).flatten().numpy() * step
     turned = convolve(kernel, torch.tensor(first)[None, None], padding=len(z) // 2, flip=True).flatten().numpy() * step
-    exhibit.expect("N(-1, 0.5) * N(2, 1.3) is N(1, 1.8)", convolution, bell(1.0, 1.8), within=1e-9)
+    exhibit.expect("N(-1, 0.5) * N(2, 1.3) is N(1, 1.8)", convolution, gaussian(1.0, 1.8), within=1e-9)
     exhibit.expect("g * f is f * g", turned, convolution, within=1e-12)
     mass = convolution.sum() * step
     mean = (z * convolution).sum() * step
     variance = ((z - mean) ** 2 * convolution).sum() * step
     exhibit.expect("mass, mean and variance of f * g", [mass, mean, variance], [1.0, 1.0, 1.8], within=1e-6)
     lines = {"f, variance 0.5": first[::2], "g, variance 1.3": second[::2], "f * g": convolution[::2]}
-    exhibit.show(Lines("A bell smeared by a bell", lines, axes=["z"], x=z[::2]))
+    exhibit.show(Lines("A Gaussian convolved with a Gaussian", lines, axes=["z"], x=z[::2]))
     return f"variance 0.5 + 1.3 = {variance:.6f}; commutative to {np.abs(turned - convolution).max():.0e}"
 
 
@@ -75,7 +75,7 @@ def cnn_02(exhibit: Exhibit) -> str:
     exhibit.expect("cross-correlation, valid places alone", row([7, 6, 5], padding=0), [34, 52])
     exhibit.expect("torch's layer does not turn its kernel", F.conv1d(x, torch.tensor([[[7.0, 6, 5]]]), padding=2).flatten(), plain)
     table = {"kernel": ["7 6 5", "5 6 7", "7 6 5"], "turned": ["no", "yes", "yes"], "result": [_text(plain), _text(plain), _text(turned)]}
-    exhibit.show(Table("(1 2 3 4) and a kernel, at every place they touch", table))
+    exhibit.show(Table("(1 2 3 4) and a kernel, at every position they touch", table))
     return f"without turning {_text(plain)}, with it {_text(turned)}"
 
 
@@ -87,16 +87,16 @@ def _text(row: Sequence[float]) -> str:
 
 
 def cnn_03(exhibit: Exhibit) -> str:
-    """z_i = w1 x_{i-1} + w2 x_i + w3 x_{i+1} written as a loop over places, against the layer; and its four numbers."""
+    """z_i = w1 x_{i-1} + w2 x_i + w3 x_{i+1} written as a loop over positions, against the layer; and its four numbers."""
     rng = exhibit.generator("cnn-03")
     errors = []
     for width, length in ((3, 11), (5, 8), (7, 7)):
         x, w, b = (torch.randn(*size, dtype=torch.float64, generator=rng) for size in ((length,), (width,), (1,)))
         half = width // 2
-        wanted = [b + sum(w[j] * x[i + j - half] for j in range(width) if 0 <= i + j - half < length) for i in range(length)]
+        expected = [b + sum(w[j] * x[i + j - half] for j in range(width) if 0 <= i + j - half < length) for i in range(length)]
         output = F.conv1d(x[None, None], w[None, None], b, padding=half).flatten()
-        errors.append(exhibit.expect(f"kernel of {width}: h before its activation", torch.cat(wanted), output, within=1e-12))
-        exhibit.expect(f"kernel of {width}: h = max(0, z)", torch.cat(wanted).clamp_min(0), torch.relu(output), within=1e-12)
+        errors.append(exhibit.expect(f"kernel of {width}: h before its activation", torch.cat(expected), output, within=1e-12))
+        exhibit.expect(f"kernel of {width}: h = max(0, z)", torch.cat(expected).clamp_min(0), torch.relu(output), within=1e-12)
     counts = [cost(nn.Conv1d(1, 1, 3, padding=1), (1, length)).parameters for length in (6, 60, 6000)]
     exhibit.expect("numbers of a kernel of 3, for inputs of 6, 60 and 6000", counts, [4, 4, 4])
     return f"3 weights and 1 bias whatever the length; largest difference {max(errors):.0e}"
@@ -173,8 +173,8 @@ def cnn_07(exhibit: Exhibit) -> str:
             x = torch.zeros(1, 1, 101, 101, dtype=torch.float64, requires_grad=True)
             y = net[:depth](x)
             (seen,) = torch.autograd.grad(y[0, 0, y.shape[2] // 2, y.shape[3] // 2], x)
-            places = (seen[0, 0] != 0).any(0).nonzero()
-            measured.append(int(places[-1] - places[0] + 1))  # from edge to edge: a dilated kernel leaves holes
+            positions = (seen[0, 0] != 0).any(0).nonzero()
+            measured.append(int(positions[-1] - positions[0] + 1))  # from edge to edge: a dilated kernel leaves holes
         exhibit.expect(f"{name}: pixels with a gradient, layer by layer", measured, formula)
         table["stack (kernel/stride/dilation)"].append(" ".join(f"{k}/{s}/{d}" for k, s, d in layers))
         table["formula"].append(_text(formula))
@@ -372,14 +372,14 @@ def cnn_14(exhibit: Exhibit) -> str:
     with torch.no_grad():
         errors = {change: own["0"] for change, own in equivariance.errors(nn.Sequential(around), batch, 1).items()}
         invariant = [(whole(batch.x) - whole(batch.x.roll(by_, (2, 3)))).abs().max() for by_ in ((1, 2), (5, 0), (3, 11))]
-        partly = _share_unchanged(pooled, batch.x)
+        partly = _unchanged_fraction(pooled, batch.x)
         noise = torch.randn(200, 1, 24, 24, dtype=torch.float64, generator=exhibit.generator("cnn-14"))
-        unlike = _share_unchanged(pooled, noise)
+        unlike = _unchanged_fraction(pooled, noise)
     exhibit.below("circular convolution: error of shifting by 1", errors["circular shift"], 1e-12)
     exhibit.below("global pooling after it: difference of outputs under any shift", max(invariant), 1e-12)
     exhibit.above("turning by 90 degrees: error", errors["rotation"], 0.05)
     exhibit.above("enlarging to twice the size: error", errors["enlargement"], 0.05)
-    exhibit.ordered("2 x 2 pooling: share of outputs that a shift by 1 leaves alone, smooth images over noise", partly, unlike)
+    exhibit.exceeds("2 x 2 pooling: share of outputs that a shift by 1 leaves alone, smooth images over noise", partly, unlike)
     exhibit.below("the same of smooth images, at most", partly, 0.999)
     symmetric = nn.Conv2d(1, 5, 3, padding=1, padding_mode="circular").double()
     symmetric.weight.data[:] = (
@@ -396,8 +396,8 @@ def cnn_14(exhibit: Exhibit) -> str:
     )
 
 
-def _share_unchanged(net: nn.Module, x: Tensor) -> float:
-    """Share of outputs that a shift of the image by one pixel changes by less than a twentieth of their deviation."""
+def _unchanged_fraction(net: nn.Module, x: Tensor) -> float:
+    """Fraction of outputs that a shift of the image by one pixel changes by less than a twentieth of their deviation."""
     before, after = net(x), net(x.roll(1, 3))
     return float(((before - after).abs() < 0.05 * before.std()).double().mean())
 
@@ -435,9 +435,9 @@ def cnn_17(exhibit: Exhibit) -> str:
         for image, x in (("vertical", stripe), ("horizontal", stripe.T))
     }
     exhibit.expect("Sobel kernels on edges: largest answer", [float(v) for v in answers.values()], [4.0, 0.0, 0.0, 4.0])
-    picture = load("shapes", seed=exhibit.seed, n=10, size=32, noise=0).train[:1].x
-    blurred = nn.functional.conv2d(nn.functional.pad(picture, (1,) * 4, mode="circular"), torch.full((1, 1, 3, 3), 1 / 9))
-    exhibit.expect("a box blur keeps the mean", blurred.mean(), float(picture.mean()), within=1e-6)
+    shape = load("shapes", seed=exhibit.seed, n=10, size=32, noise=0).train[:1].x
+    blurred = nn.functional.conv2d(nn.functional.pad(shape, (1,) * 4, mode="circular"), torch.full((1, 1, 3, 3), 1 / 9))
+    exhibit.expect("a box blur keeps the mean", blurred.mean(), float(shape.mean()), within=1e-6)
     line, away = (_line_response(angle) for angle in (0.0, 90.0))
     exhibit.above("a row of center-surround kernels: aligned line over crossed line", line / away, 2)
     turns = torch.arange(0, 91, 15).tolist()
@@ -447,8 +447,8 @@ def cnn_17(exhibit: Exhibit) -> str:
     exhibit.expect("pictures at whose middle the two-layer net fires", fired, ["corner"])
     exhibit.expect("places of a square's outline where it fires", corners, [[4, 4]])
     exhibit.show(Lines("Answer of a row of spots to a turned line", {"answer": tuned}, axes=["degrees"], x=turns))
-    edges = correlate(picture, torch.stack([across, across.T])[:, None], padding=1)[0].abs()
-    sheet = {"images": [picture[0, 0].clamp(0, 1), *(edge / edge.max() for edge in edges), blurred[0, 0].clamp(0, 1)]}
+    edges = correlate(shape, torch.stack([across, across.T])[:, None], padding=1)[0].abs()
+    sheet = {"images": [shape[0, 0].clamp(0, 1), *(edge / edge.max() for edge in edges), blurred[0, 0].clamp(0, 1)]}
     exhibit.show(Images("A shape, its edges and its blur", sheet, labels=["image", "vertical", "horizontal", "blur"]))
     return f"Sobel 4 and 0; spots in a row answer {line / away:.1f} times as much to their own line; corners found by two layers"
 
@@ -473,11 +473,11 @@ def _corner_net() -> tuple[list[list[int]], list[str]]:
         first = torch.relu(correlate(image[None, None], torch.stack([right, down])[:, None], padding=1) - 1)
         return (correlate(first, torch.ones(1, 2, 1, 1)) - 1).relu()[0, 0]
 
-    pictures = {name: torch.zeros(9, 9) for name in ("row", "column", "corner", "cross", "dot")}
-    pictures["row"][4] = pictures["column"][:, 4] = pictures["dot"][4, 4] = 1
-    pictures["corner"][4, 4:] = pictures["corner"][4:, 4] = 1
-    pictures["cross"][4] = pictures["cross"][:, 4] = 1
-    fired = [name for name, image in pictures.items() if fire(image)[4, 4] > 0]
+    images = {name: torch.zeros(9, 9) for name in ("row", "column", "corner", "cross", "dot")}
+    images["row"][4] = images["column"][:, 4] = images["dot"][4, 4] = 1
+    images["corner"][4, 4:] = images["corner"][4:, 4] = 1
+    images["cross"][4] = images["cross"][:, 4] = 1
+    fired = [name for name, image in images.items() if fire(image)[4, 4] > 0]
     square = torch.zeros(12, 12)
     square[4, 4:9] = square[8, 4:9] = square[4:9, 4] = square[4:9, 8] = 1
     return fire(square).nonzero().tolist(), fired

@@ -58,17 +58,17 @@ def diff_02(exhibit: Exhibit) -> str:
         shapes.append(list(own.shape))
         product, at = own @ product, stage(at)
 
-    def composed(x: Tensor) -> Tensor:
+    def composition(x: Tensor) -> Tensor:
         for stage in stages:
             x = stage(x)
         return x
 
     exhibit.expect("sizes of the four Jacobians, outputs x inputs", shapes, [[4, 3], [4, 4], [6, 4], [5, 6]])
-    graph = trace(composed, x)
+    graph = trace(composition, x)
     rows = torch.stack([graph.backward(seed=row)["x"] for row in torch.eye(5, dtype=torch.float64)])
     gap = exhibit.expect("product of Jacobians against the walk over the graph, row by row", product, rows, EXACT)
-    exhibit.expect("and against torch.func", product, modes.jacobian(composed, x), EXACT)
-    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: composed(x)[2], x), EXACT)
+    exhibit.expect("and against torch.func", product, modes.jacobian(composition, x), EXACT)
+    exhibit.expect("row 2 is the gradient of output 2", product[2], modes.gradient(lambda x: composition(x)[2], x), EXACT)
     wrong = modes.jacobian(stages[0], x).T @ modes.jacobian(torch.tanh, a @ x)
     exhibit.expect("in the wrong order the sizes do not even fit", list(wrong.shape) == list(product.shape), False)
     exhibit.show(Heat("J = J4 J3 J2 J1", {"J": product}, axes=["output", "input"]))
@@ -219,11 +219,11 @@ def _random_graph(seed: int) -> tuple[Callable[[Tensor, Tensor], Tensor], int]:
 
     def f(x: Tensor, y: Tensor) -> Tensor:
         values = [x, y]
-        for act, *places in steps:
-            values.append(act(*(values[place] for place in places)))
+        for act, *indices in steps:
+            values.append(act(*(values[index] for index in indices)))
         return torch.stack(values[2:]).mean()
 
-    uses = [place for _, *places in steps for place in places]
+    uses = [index for _, *indices in steps for index in indices]
     return f, sum(uses.count(value) > 1 for value in set(uses))
 
 
@@ -288,7 +288,7 @@ def diff_06(exhibit: Exhibit) -> str:
     def smooth(x: Tensor) -> Tensor:
         return (torch.tanh(x) * x).sum()
 
-    def branching(x: Tensor) -> Tensor:
+    def branch(x: Tensor) -> Tensor:
         return x.sin().sum() if x.sum() > 0 else (x**3).sum()
 
     def data_dependent_loop(x: Tensor) -> Tensor:
@@ -302,16 +302,16 @@ def diff_06(exhibit: Exhibit) -> str:
     gap = exhibit.expect("captured ahead of time: gradient", static, by_hand, EXACT)
     exhibit.expect("traced while running: gradient", traced, by_hand, EXACT)
     positive, negative = x.abs(), -x.abs()
-    exhibit.expect("branch on a value, traced where it is positive", trace(branching, positive).backward()["x"], positive.cos(), EXACT)
-    exhibit.expect("branch on a value, traced where it is negative", trace(branching, negative).backward()["x"], 3 * negative**2, EXACT)
+    exhibit.expect("branch on a value, traced where it is positive", trace(branch, positive).backward()["x"], positive.cos(), EXACT)
+    exhibit.expect("branch on a value, traced where it is negative", trace(branch, negative).backward()["x"], 3 * negative**2, EXACT)
     for turns in (2, 4):
         there = torch.tensor([0.5, turns + 0.5], dtype=torch.float64)
         counted = trace(data_dependent_loop, there)
         exhibit.expect(f"a loop of {turns} turns has as many products", sum(node.kind == "mul" for node in counted), turns)
-    exhibit.refuses("branch on a value, ahead of time", lambda: capture(branching, x))
+    exhibit.refuses("branch on a value, ahead of time", lambda: capture(branch, x))
     exhibit.refuses("loop over a value, ahead of time", lambda: capture(data_dependent_loop, x))
     try:
-        capture(branching, x)
+        capture(branch, x)
         message = ""
     except Exception as error:
         message = str(error)
@@ -320,9 +320,9 @@ def diff_06(exhibit: Exhibit) -> str:
         all(w in message for w in ("depends on a value", Path(__file__).name, "trace(f, x)")),
         True,
     )
-    ways = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
-    exhibit.show(Table("What can be captured", {**ways, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
-    return f"both ways {gap:.1g} from the formula; the branch is refused ahead of time"
+    table = {"function": ["smooth", "branch on a value", "loop over a value"], "ahead of time": ["yes", "refused", "refused"]}
+    exhibit.show(Table("What can be captured", {**table, "traced": ["yes", "yes", "yes"]}, note=f"To the branch: {message}."))
+    return f"both methods {gap:.1g} from the formula; the branch is refused ahead of time"
 
 
 def diff_07(exhibit: Exhibit) -> str:
@@ -339,9 +339,9 @@ def diff_07(exhibit: Exhibit) -> str:
         [f.replace(trace(torch.sin, x).inputs[0], "x") for f in formulas],
         ["cos(x)", "-sin(x)", "-cos(x)"],
     )
-    places = torch.linspace(-3, 3, 25, dtype=torch.float64)
-    third = torch.stack([graph(place) for place in places])
-    gap = exhibit.expect("the third graph, run at 25 places", third, -places.cos(), EXACT)
+    points = torch.linspace(-3, 3, 25, dtype=torch.float64)
+    third = torch.stack([graph(position) for position in points])
+    gap = exhibit.expect("the third graph, run at 25 places", third, -points.cos(), EXACT)
     second = trace(lambda x: x.exp() * x**4, x).gradient().gradient()
     exhibit.expect("second derivative of e^x x^4 at 0.7", second(x), x.exp() * (x**4 + 8 * x**3 + 12 * x**2), EXACT)
     net = MLP((3, 4, 1), activation="tanh").double()
@@ -350,9 +350,9 @@ def diff_07(exhibit: Exhibit) -> str:
     slopes = trace(net, at).gradient("x")
     twice = torch.stack([slopes.backward(seed=row)["x"] for row in torch.eye(3, dtype=torch.float64).reshape(3, 1, 3)]).reshape(3, 3)
     exhibit.expect("gradient graph of a network, walked back again: its Hessian", twice, hessian, EXACT)
-    lines = {"sin": places.sin(), "first": places.cos(), "third, from the graph": third}
-    exhibit.show(Lines("sin and its derivatives", lines, axes=["x", "value"], x=places.tolist()))
-    return f"d3/dx3 sin = {formulas[-1]}, {gap:.1g} off at 25 places"
+    lines = {"sin": points.sin(), "first": points.cos(), "third, from the graph": third}
+    exhibit.show(Lines("sin and its derivatives", lines, axes=["x", "value"], x=points.tolist()))
+    return f"d3/dx3 sin = {formulas[-1]}, {gap:.1g} off at 25 points"
 
 
 def diff_08(exhibit: Exhibit) -> str:
@@ -424,7 +424,7 @@ def diff_09(exhibit: Exhibit) -> str:
             if k:
                 delta = (dense[k].weight.detach().T @ delta) * slope(z[k - 1])
     table = {"layer": [f"{i + 1}" for i in range(3)], "z": [_short(v) for v in z], "a": [_short(v) for v in a[1:]]}
-    exhibit.show(Table("Stored on the way forward", table))
+    exhibit.show(Table("Stored in the forward pass", table))
     return f"both losses {gap:.1g} from autograd; with cross-entropy the output delta is a - y"
 
 
@@ -498,7 +498,7 @@ def diff_10(exhibit: Exhibit) -> str:
     exhibit.show(Table(f"A gradient with respect to {parameters} parameters", price))
     ratio = one.multiplies / one.backward_multiplies
     saved = f"{counted['reused'][-1]} products against {counted['not reused'][-1]} at depth 32"
-    return f"{saved}; naive way {ratio:.0f} times dearer, error {two.error:.1g}"
+    return f"{saved}; naive method {ratio:.0f} times more expensive, error {two.error:.1g}"
 
 
 def _one_example(x: Tensor, y: Tensor, i: int) -> Callable[[Callable[..., Any]], Tensor]:

@@ -1,16 +1,16 @@
-"""Exhibit: one row of the atlas, running.  It states what it expects, is measured against it, and may show a picture.
+"""Exhibits: each row of the atlas is a function that measures something, compares it with expectations, and may show a plot.
 
 An exhibit is a function in its chapter's file, `cnn_12` in `convolutional_networks.py` for row CNN-12:
 
     def opt_06(exhibit: Exhibit) -> str:
         exhibit.expect("draws of each index in an epoch", draws, torch.ones(N))
-        return "1 draw of each of 10 indices per epoch"        # the measured figure, as a reader sees it in the list
+        return "1 draw of each of 10 indices per epoch"        # summary of what was measured, printed in the list
 
-It passes when every expectation held, and fails when it states none: a check that cannot fail is not a check.
+It passes if every expectation is met.  It fails if it has none: a check that cannot fail is not a check.
 
-All randomness of an exhibit comes from `exhibit.seed`: data from `exhibit.generator("name")`, trainings from
-`exhibit.seeds()`.  So the distribution of everything it measures can be drawn (`sonde atlas LM-16 --seeds 20`, see
-`_margins`), and a threshold can be kept well away from what chance, or another processor, makes of the number.
+All randomness of an exhibit comes from `exhibit.seed`: data from `exhibit.generator("name")`, training runs from
+`exhibit.seeds()`.  The distribution of every measured number over seeds can therefore be computed
+(`sonde atlas LM-16 --seeds 20`, see `_margins`), and each threshold is set well outside it.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ FOLDER = Path(__file__).parent
 
 
 class Finding(NamedTuple):
-    """One expectation after the fact, in words a reader can compare, and the numbers behind them."""
+    """One expectation and its outcome: as text for the reader, and as numbers."""
 
     name: str
     measured: str
     expected: str
     passed: bool
     rule: str = ""
-    """how `values` are held against `bound`: 'above', 'below', 'mean above', 'mean below', 'within' or 'ordered'; '' without numbers"""
+    """how `values` are compared with `bound`: 'above', 'below', 'mean above', 'mean below', 'within' or 'ordered'; '' without numbers"""
     values: tuple[float, ...] = ()
-    """one number for each seed, or the only one; for 'within' the difference from the target, for 'ordered' that of the two sides"""
+    """one number per seed, or a single one; for 'within' the difference from the target, for 'ordered' that of the two numbers"""
     bound: float = 0.0
     trainings: int = 1
-    """seeds that a mean is taken over"""
+    """number of seeds the exhibit trains with"""
 
 
 class Exhibit:
-    """Handed to every exhibit: a place to state expectations, to hang readings, a seed, and a folder that is gone afterwards."""
+    """The argument of every exhibit: it records expectations and readings, and provides a seed and a temporary folder."""
 
     def __init__(self, folder: Path, seed: int = 0, sampled: bool = False) -> None:
         self.folder, self.seed, self.sampled = folder, seed, sampled
@@ -68,30 +68,32 @@ class Exhibit:
         self.readings: list[Reading] = []
 
     def seeds(self, n: int = 3) -> range:
-        """Seeds of n trainings.  Where a distribution is sampled, each sample is one training."""
+        """Seeds of n training runs; only one if `sampled`, when the exhibit is run once for each seed."""
         self.trainings = n
         return range(self.seed, self.seed + 1) if self.sampled else range(n * self.seed, n * (self.seed + 1))
 
     def generator(self, *parts: int | str) -> torch.Generator:
-        """A generator for the data named by the parts, another one for each seed of the exhibit."""
+        """A random generator that depends on the seed of the exhibit and on `parts`, which name its purpose."""
         return seeds.generator(self.seed, *parts)
 
     def expect(self, name: str, measured: Any, target: Any, within: float = 0.0) -> float:
-        """`measured` equals `target`: numbers and arrays entry by entry to `within`, anything else exactly.
+        """Expect `measured` to equal `target`: numbers and arrays elementwise up to `within`, anything else exactly.
 
-        Returns the largest difference.  Shapes must agree, NaN never passes.  Refused as unable to fail: comparing an
-        object with itself, comparing nothing, and a tolerance so wide that a measured zero would pass for the target.
+        Returns the largest absolute difference.  Shapes must agree, and NaN never passes.  Comparisons that cannot fail
+        raise an error: an object with itself, an empty array, and a tolerance so large that zeros would pass.
         """
         import numpy as np
 
         if measured is target and not isinstance(target, (int, float, str, bool)):
-            raise BadInput(f"expectation '{name}' compares an object with itself", fix="measure and target must come from two places")
+            raise BadInput(
+                f"expectation '{name}' compares an object with itself", fix="compute the measured value and the target separately"
+            )
         if not (math.isfinite(within) and within >= 0):
             raise BadInput(f"expectation '{name}' has the tolerance {within}", fix="give a finite number, 0 or more")
         have, want = _numbers(measured), _numbers(target)
         if want is None:
             if within:
-                raise BadInput(f"expectation '{name}' gives a tolerance to something that is not a number", fix="leave it out")
+                raise BadInput(f"expectation '{name}' has a tolerance, and its target is not a number", fix="leave the tolerance out")
             equal = plain(measured) == plain(target)
             self._record(name, _short(plain(measured)), _short(plain(target)), equal)
             return 0.0 if equal else math.inf
@@ -99,25 +101,27 @@ class Exhibit:
         if want.size == 0 or not math.isfinite(largest):
             raise BadInput(f"expectation '{name}' has an empty or infinite target", fix="compare at least one finite number")
         if 0 < largest <= within:
-            raise BadInput(f"expectation '{name}' has a tolerance as large as its target", fix="a measured 0 must not pass")
-        spread = f" +/- {within:g}" if within else ""
+            raise BadInput(
+                f"expectation '{name}' has a tolerance as large as its target, so that 0 would pass", fix="give a smaller tolerance"
+            )
+        tolerance = f" +/- {within:g}" if within else ""
         if have is None or have.shape != want.shape:
             shape = "no numbers" if have is None else f"shape {have.shape}"
-            self._record(name, shape, f"shape {want.shape}{spread}", False)
+            self._record(name, shape, f"shape {want.shape}{tolerance}", False)
             return math.inf
         gap = np.abs(have - want).max()
         difference = float(have[()] - want[()]) if want.ndim == 0 else float(gap)
         if want.ndim == 0:
-            words = _number(have[()]), _number(want[()]) + spread
+            words = _number(have[()]), _number(want[()]) + tolerance
         elif want.size <= 8 and not within:
             words = _short(have.tolist()), _short(want.tolist())
         else:
-            words = f"largest difference {gap:.3g}", f"{want.size} numbers{spread or ' exactly'}"
+            words = f"largest difference {gap:.3g}", f"{want.size} numbers{tolerance or ' exactly'}"
         self._record(name, *words, bool(gap <= within), "within", (difference,), within)
         return float(gap)
 
     def above(self, name: str, measured: Any, bound: float, mean: bool = False) -> None:
-        """The number `measured` lies above `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
+        """Expect `measured` to be above `bound`; for a list with one number per seed, every number, or with `mean` their mean."""
         values = self._values(measured)
         words, value = _worst(values, min) if not mean else _mean(values)
         self._record(
@@ -125,26 +129,26 @@ class Exhibit:
         )
 
     def below(self, name: str, measured: Any, bound: float, mean: bool = False) -> None:
-        """The number `measured` lies below `bound`; of a list with one number for each seed all do, or with `mean` their mean."""
+        """Expect `measured` to be below `bound`; for a list with one number per seed, every number, or with `mean` their mean."""
         values = self._values(measured)
         words, value = _worst(values, max) if not mean else _mean(values)
         self._record(
             name, words, f"< {_number(_check_bound(name, bound))}", value < bound, "mean below" if mean else "below", values, bound
         )
 
-    def ordered(self, name: str, larger: Any, smaller: Any) -> None:
-        """Of two lists with one number for each seed, the first has the larger number for every seed."""
+    def exceeds(self, name: str, larger: Any, smaller: Any) -> None:
+        """Expect `larger` to exceed `smaller` for every seed; each is a list with one number per seed, or one number."""
         high, low = self._values(larger), self._values(smaller)
         low = low * len(high) if len(low) == 1 else low
         if len(high) != len(low):
-            raise BadInput(f"expectation '{name}' orders {len(high)} numbers and {len(low)}", fix="give one pair for each seed")
-        leads = tuple(a - b for a, b in zip(high, low, strict=True))
-        words, value = _worst(leads, min)
-        self._record(name, f"leads by {words}", "> 0 for every seed", value > 0, "ordered", leads, 0.0)
+            raise BadInput(f"expectation '{name}' compares {len(high)} numbers with {len(low)}", fix="give one pair for each seed")
+        differences = tuple(a - b for a, b in zip(high, low, strict=True))
+        words, value = _worst(differences, min)
+        self._record(name, f"larger by {words}", "> 0 for every seed", value > 0, "ordered", differences, 0.0)
 
     def refuses(self, name: str, call: Callable[[], Any], error: type[Exception] = BadInput) -> None:
-        """`call` raises `error`."""
-        outcome = "it went through"
+        """Expect `call` to raise `error`."""
+        outcome = "no error"
         try:
             call()
         except Exception as raised:
@@ -153,47 +157,50 @@ class Exhibit:
         self._record(name, outcome, error.__name__, False)
 
     def train(self, recipe: Any, name: str, **options: Any) -> Any:
-        """A run of the engine in this exhibit's folder: quiet, and on one thread so that sums are the same everywhere."""
+        """Train a recipe in the folder of this exhibit, without output, and on one thread so that results do not depend on the machine."""
         from ..api.training import train
 
         return train(recipe, run=self.folder / name, quiet=True, threads=1, **options)
 
     def show(self, reading: Reading) -> None:
-        """A table or picture that belongs beside the figure."""
+        """Add a table or plot to the result."""
         self.readings.append(reading)
 
     def _values(self, measured: Any) -> tuple[float, ...]:
-        """The number, or the numbers of a list with one for each seed."""
+        """One number, or a list of numbers with one per seed, as a tuple."""
         if not isinstance(measured, (list, tuple)):
             return (float(measured),)
         if len(measured) < 2 and not (self.sampled and measured):
-            raise BadInput(f"{len(measured)} numbers are no spread", fix="measure two seeds or more, or give the number alone")
+            raise BadInput(
+                f"a list of {len(measured)} numbers has no standard deviation",
+                fix="use two or more seeds, or give a number instead of a list",
+            )
         return tuple(float(value) for value in measured)
 
     def _record(
         self, name: str, measured: str, expected: str, passed: bool, rule: str = "", values: tuple[float, ...] = (), bound: float = 0.0
     ) -> None:
         if not name.strip() or any(finding.name == name for finding in self.findings):
-            raise BadInput(f"an expectation needs a name of its own, not '{name}'", fix="say what is measured")
-        # JSON has no word for what is not finite; such a number has no place in a distribution either.
+            raise BadInput(f"the name of an expectation must be unique and not empty, not '{name}'", fix="say what is measured")
+        # JSON cannot represent NaN and infinity, and they have no place in a distribution over seeds either.
         values = values if all(map(math.isfinite, values)) else ()
         self.findings.append(Finding(name, measured, expected, bool(passed), rule, values, float(bound), self.trainings))
 
 
 @dataclass(frozen=True)
 class Result:
-    """What running one exhibit gave; plain data, so it crosses processes and lies in the cache as JSON."""
+    """The result of running one exhibit: plain data, sent between processes and cached as JSON."""
 
     id: str
-    figure: str
-    """the measured figure, in words"""
+    summary: str
+    """what was measured, in one line"""
     seconds: float
     source: str
-    """hash of the source that gave it"""
+    """hash of the source of the row"""
     findings: tuple[Finding, ...] = ()
     readings: tuple[Reading, ...] = ()
     error: str = ""
-    """why there is no verdict but failure: an exception, a dead worker, a vacuous check"""
+    """why it failed without a comparison: an exception, a dead worker process, no expectations"""
     seed: int = 0
 
     @property
@@ -202,12 +209,12 @@ class Result:
 
     @property
     def why(self) -> str:
-        """What went wrong, in one line; empty when it passed."""
+        """Why it failed, in one line; empty if it passed."""
         wrong = [f"{f.name}: {f.measured}, expected {f.expected}" for f in self.findings if not f.passed]
         return "; ".join([self.error] * bool(self.error) + wrong)
 
     def to_json(self) -> str:
-        # A reading's JSON has its names sorted; the order of a table's columns is kept beside it.
+        # The JSON of a reading sorts its names, so the order of the columns of a table is stored beside it.
         readings = [(reading.to_json(), list(reading.values)) for reading in self.readings]
         return json.dumps({**asdict(self), "readings": readings}, sort_keys=True)
 
@@ -219,41 +226,41 @@ class Result:
 
 
 def spread(values: Sequence[float], form: str = ".3g") -> str:
-    """Mean and deviation of what several seeds gave, for a figure: '0.97 +/- 0.01'; of one seed the number."""
+    """Mean and standard deviation over seeds as text, such as '0.97 +/- 0.01'; a single number has no deviation."""
     import numpy as np
 
     return f"{np.mean(values):{form}}" + (f" +/- {np.std(values, ddof=1):{form}}" if len(values) > 1 else "")
 
 
 def exhibits(folder: Path = FOLDER) -> dict[str, Path]:
-    """Ids that have an exhibit -> the file it stands in, in the order of the atlas; read by parsing, nothing is imported.
+    """Ids of rows that have an exhibit -> its file, in the order of the atlas; files are parsed, not imported.
 
-    A file holds one chapter, that of its first exhibit, and no other file holds any of it.
+    A file has the exhibits of one chapter, and no other file has any of them.
     """
-    places: dict[str, Path] = {}
-    homes: dict[str, Path] = {}
+    paths: dict[str, Path] = {}
+    chapter_paths: dict[str, Path] = {}
     for path in sorted(folder.glob("[!_]*.py")):
         chapter = ""
         for name, line in _functions(path.read_text(encoding="utf-8"), str(path)):
             row = name.upper().replace("_", "-")
             chapter = chapter or row.split("-")[0]
-            if row not in rows() or rows()[row].chapter != chapter or row in places or homes.setdefault(chapter, path) != path:
-                what = f"{path.name} has a function '{name}' that is no row of its chapter or stands there twice"
+            if row not in rows() or rows()[row].chapter != chapter or row in paths or chapter_paths.setdefault(chapter, path) != path:
+                what = f"{path.name} has a function '{name}' that is not a row of its chapter or is defined twice"
                 raise BadInput(what, where=f"line {line}")
-            places[row] = path
-    return {row: places[row] for row in rows() if row in places}
+            paths[row] = path
+    return {row: paths[row] for row in rows() if row in paths}
 
 
 @lru_cache
 def _functions(text: str, filename: str) -> list[tuple[str, int]]:
-    """Names of exhibits in a chapter's text and the lines they stand in; a worker asks again for each seed."""
+    """Names and line numbers of the exhibits in the source of a chapter; cached, since a worker asks again for each seed."""
     body = ast.parse(text, filename=filename).body
     functions = [node for node in body if isinstance(node, ast.FunctionDef)]
     return [(node.name, node.lineno) for node in functions if re.fullmatch(r"[a-z][a-z0-9]*_\d\d", node.name)]
 
 
 def row_source(row: str, path: Path) -> str:
-    """Hash of what a row runs in the file of its chapter and those beside it: a result of another source no longer counts."""
+    """Hash of the source of a row; a result with another hash is out of date."""
     return source_key(_function_name(row), path)
 
 
@@ -262,28 +269,32 @@ def _function_name(row: str) -> str:
 
 
 def run(row: str, folder: Path = FOLDER, seed: int = 0, sampled: bool = False) -> Result:
-    """Run one exhibit in this process; `sampled` trains with one seed what is otherwise trained with several.
+    """Run one exhibit in this process; an exception inside it becomes part of the result.
 
-    Whatever goes wrong inside it is part of the result.
+    Args:
+        row: its id, such as CNN-12
+        folder: where the chapters are
+        seed: the seed of the exhibit
+        sampled: train with this seed only, where the exhibit trains with several
     """
     path = exhibits(folder)[row]
     started = time.perf_counter()
-    figure, error = "", ""
+    summary, error = "", ""
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-") as work:
         exhibit = Exhibit(Path(work), seed, sampled)
         try:
             function = getattr(_chapter(path), _function_name(row))
-            started = time.perf_counter()  # again: importing torch is not this row's doing
+            started = time.perf_counter()  # importing torch does not count
             with _own_randomness(seed):
-                figure = function(exhibit)
-            if not isinstance(figure, str) or not figure.strip():
-                figure, error = "", "it returns no measured figure"
+                summary = function(exhibit)
+            if not isinstance(summary, str) or not summary.strip():
+                summary, error = "", "it returns no summary of what it measured"
             elif not exhibit.findings:
-                error = "it states no expectation, so it cannot fail"
+                error = "it has no expectation, so it cannot fail"
         except (Exception, SystemExit) as raised:
             error = f"{type(raised).__name__}: {_one_line(raised)} ({_locate(raised, path)})"
     seconds = round(time.perf_counter() - started, 3)
-    return Result(row, figure, seconds, row_source(row, path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
+    return Result(row, summary, seconds, row_source(row, path), tuple(exhibit.findings), tuple(exhibit.readings), error, seed)
 
 
 def _in_order(reading: Reading, names: list[str]) -> Reading:
@@ -296,7 +307,7 @@ def _chapter(path: Path) -> Any:
 
 @contextmanager
 def _own_randomness(seed: int):
-    """Fresh layers draw their weights from torch's global generator; give every exhibit one of its own, and leave none behind."""
+    """Seed torch's global generator, which initializes new layers, and restore its state afterwards."""
     torch = sys.modules.get("torch")
     if torch is None:
         yield
@@ -317,7 +328,7 @@ def _one_line(raised: BaseException) -> str:
 
 
 def _numbers(value: Any) -> Any:
-    """A NumPy array of the value if it is made of numbers alone, else None."""
+    """The value as a NumPy array if it contains only numbers, else None."""
     import numpy as np
 
     try:
@@ -334,13 +345,13 @@ def _check_bound(name: str, bound: float) -> float:
 
 
 def _worst(values: tuple[float, ...], worst: Callable[[tuple[float, ...]], float]) -> tuple[str, float]:
-    """The number that decides, and words for it: alone, or as the worst of some seeds beside their mean and deviation."""
+    """Text for a number or for the numbers of several seeds, and the number to compare with the bound: the worst."""
     value = worst(values) if len(values) == 1 or all(map(math.isfinite, values)) else math.nan
     return (_number(value) if len(values) == 1 else f"{spread(values)} over {len(values)} seeds, worst {_number(value)}"), value
 
 
 def _mean(values: tuple[float, ...]) -> tuple[str, float]:
-    """The mean of some seeds, which decides, and words for it."""
+    """Text for the mean over seeds, and the mean, which is compared with the bound."""
     return f"{spread(values)}, mean of {len(values)} seeds", math.fsum(values) / len(values)
 
 

@@ -1,6 +1,6 @@
 """The index of the atlas: 25 chapters, 259 rows, each with an id, a title and a one-line statement.
 
-`index.tsv` holds it as text.  A line whose first word has no dash opens a chapter; the lines below it are its rows.
+`index.tsv` holds it as text.  A line without a dash in its first cell starts a chapter; its rows follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..core.errors import BadInput, nearest
 
 
 class AtlasRow(NamedTuple):
-    """One thing to show."""
+    """One statement of the atlas."""
 
     id: str
     title: str
@@ -37,7 +37,7 @@ def chapters() -> dict[str, str]:
 
 
 def select(words: Sequence[str] | None = None) -> list[AtlasRow]:
-    """Rows named by ids ('CNN-12') or chapters ('CNN'), in the order of the atlas; all of them where nothing is named."""
+    """Rows selected by id ('CNN-12') or chapter ('CNN'), in the order of the atlas; all rows by default."""
     if not words:
         return list(rows().values())
     wanted = {normal(word) for word in words}

@@ -93,7 +93,7 @@ def init_02(exhibit: Exhibit) -> str:
     exhibit.expect("tanh net: growth of 1/variance per layer, layers 10 to 20", slope, 2.0, within=0.4)
     fall = float(lines["tanh"][-1] / lines["tanh"][9])
     label = "tanh net: variance of layer 20 over layer 10, and what an exponential that fits layers 1 to 10 would leave"
-    exhibit.ordered(label, fall, _exponential(lines["tanh"]))
+    exhibit.exceeds(label, fall, _exponential(lines["tanh"]))
     law = [1 / (2 * layer) for layer in range(1, depth + 1)]
     drawn = {"linear": lines["identity"], "tanh": lines["tanh"], "1 / (2 depth)": law}
     note = f"Xavier, width {width}, mean of 3 seeds. One over the variance of the tanh net grows by {slope:.2f} per layer."
@@ -166,7 +166,7 @@ def _slope(variances: Tensor) -> float:
 
 
 def init_04(exhibit: Exhibit) -> str:
-    """Units that begin alike stay alike: a constant start leaves one unit in effect, which cannot solve XOR."""
+    """Units with equal initial weights stay equal: constant initialization gives in effect one unit, which cannot solve XOR."""
     corners = torch.tensor([[0.0, 0], [0, 1], [1, 0], [1, 1]])
     data = Data(TensorSource(corners, torch.tensor([0, 1, 1, 0])))
     starts = {"constant": initialize("constant", value=0.5), "uniform": initialize("uniform", std=0.7)}
@@ -298,7 +298,7 @@ def init_06(exhibit: Exhibit) -> str:
 
 
 def _clip(model: nn.Module, gradients: list[Tensor], largest: float) -> list[float]:
-    """What the engine's clipping makes of the gradients, in the order of the parameters."""
+    """Gradients after the engine's clipping, in the order of the parameters."""
     flat = Flat(model)
     for slot, gradient in zip(flat.slots, gradients, strict=True):
         flat.grad[slot.start : slot.stop] = gradient.flatten()
@@ -359,6 +359,6 @@ def init_07(exhibit: Exhibit) -> str:
         "mean": [np.mean(values) for values in each.values()],
         "deviation": [np.std(values, ddof=1) for values in each.values()],
     }
-    exhibit.show(Table("First over last gradient, power of ten", spread, note="3 seeds; the pictures show the first."))
+    exhibit.show(Table("First over last gradient, power of ten", spread, note="3 seeds; the plots show the first."))
     gained = ", ".join(f"{name} {power:+.0f} +/- {np.std(each[name], ddof=1):.1f}" for name, power in powers.items())
     return f"first/last gradient of 50 layers, 3 seeds: 10^{bare:.0f} with sigmoid and N(0, 0.01); {gained}"

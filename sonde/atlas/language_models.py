@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from ..core import registry
-from ..core.batch import Batch, Data, ask
+from ..core.batch import Batch, Data, call_model
 from ..core.reading import Heat, Lines, Subject, Table
 from ..core.seeds import generator
 from ..data.corrupt import hide, join_pair, masking, restore_spans, span_corruption, span_numbers
@@ -38,7 +38,7 @@ from ..models.fine_tune import SequenceHead, TokenHead
 from ..models.language_model import LanguageModel
 from ..models.ngram import Ngram, Smoothing
 from ..models.nnlm import FeedForwardLM
-from ..models.published import PUBLISHED, published, size
+from ..models.published import PUBLISHED, published_model, size
 from ..models.seq2seq import Seq2Seq
 from ..nn.adapters import Bottleneck, Prompted, add_bottlenecks, add_lora, freeze, trainable_names
 from ..nn.mixers import mixer_class
@@ -61,8 +61,8 @@ def lm_01(exhibit: Exhibit) -> str:
     V, n = 4, 3
     strings = torch.tensor(list(product(range(V), repeat=n)))
     starts = torch.zeros(len(strings), 1, dtype=torch.long)  # token 0 stands before the text
-    models: dict[str, Any] = {f"blocks of {name}": toy.shaken(exhibit.seed, LanguageModel(V, 8, 1, name)) for name in CAUSAL}
-    models["window of 2 tokens"] = toy.shaken(exhibit.seed, FeedForwardLM(V, 3, 5, 7))
+    models: dict[str, Any] = {f"blocks of {name}": toy.perturb(exhibit.seed, LanguageModel(V, 8, 1, name)) for name in CAUSAL}
+    models["window of 2 tokens"] = toy.perturb(exhibit.seed, FeedForwardLM(V, 3, 5, 7))
     text = torch.randint(V, (60,), generator=exhibit.generator("text"))
     models |= {f"trigram, {how}": Ngram(text, V, 3, how) for how in SMOOTHINGS}
     sums = {}
@@ -72,16 +72,16 @@ def lm_01(exhibit: Exhibit) -> str:
     source = torch.tensor([[1, 3, 2]]).expand(len(strings), -1)
     readers: dict[str, Any] = {"encoder-decoder": EncoderDecoder(V, 8, 1, 2), "seq2seq": Seq2Seq(V, 8, mixer="gru", attention="dot")}
     for name, reader in readers.items():
-        state = toy.shaken(exhibit.seed, reader).begin(source)
+        state = toy.perturb(exhibit.seed, reader).begin(source)
         sums[name] = float(score(reader, starts, strings, state=state).double().exp().sum())
         exhibit.expect(f"{name}, given a source: all {V**n} strings", sums[name], 1.0, within=1e-5)
-    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.shaken(exhibit.seed, Elmo(V, 6, 2))
+    x, elmo = torch.cat([starts, strings[:, :-1]], 1), toy.perturb(exhibit.seed, Elmo(V, 6, 2))
     turned = torch.cat([strings[:, 1:], starts], 1)  # read from the end, token 0 stands behind the text
-    for name, way, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
-        sums[name] = float(_joint(elmo(tokens)[:, way], strings).exp().sum())
+    for name, direction, tokens in (("ELMo forwards", 0, x), ("ELMo backwards", 1, turned)):
+        sums[name] = float(_joint(elmo(tokens)[:, direction], strings).exp().sum())
         exhibit.expect(f"{name}: all {V**n} strings", sums[name], 1.0, within=1e-5)
     blocks = [LanguageModel(V, 8, 1, "attention causal=false", noncausal=True) for _ in range(48)]
-    seeing = [toy.shaken(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
+    seeing = [toy.perturb(48 * exhibit.seed + i, block) for i, block in enumerate(blocks)]
     wrong = float(np.mean([abs(_joint(one(x), strings).exp().sum().item() - 1) for one in seeing]))
     exhibit.above("48 models that see later tokens: their sums are off, on average, by", wrong, 0.03)
 
@@ -232,17 +232,17 @@ def lm_05(exhibit: Exhibit) -> str:
     exhibit.expect("the language models are the same, bit for bit", [toy.weights(model.body.elmo) for model in fit], before)
     mix, layers = fit[0].body.mix, fit[0].body.elmo.layers(x[:5]).detach().double()
     exhibit.expect("scalars of the mix: one for each layer, and gamma", sum(p.numel() for p in mix.parameters()), depth + 2)
-    shares = torch.stack([model.body.mix.weights.detach() for model in fit])
-    exhibit.expect("mixing weights add up to", shares.double().sum(1), np.ones(len(fit)), within=1e-6)
-    exhibit.above("they have learned: largest less smallest", (shares.amax(1) - shares.amin(1)).tolist(), 0.01)
+    fractions = torch.stack([model.body.mix.weights.detach() for model in fit])
+    exhibit.expect("mixing weights add up to", fractions.double().sum(1), np.ones(len(fit)), within=1e-6)
+    exhibit.above("they have learned: largest less smallest", (fractions.amax(1) - fractions.amin(1)).tolist(), 0.01)
     e = [math.exp(s) for s in mix.s.tolist()]
-    wanted = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
-    exhibit.expect("features against the sum written out", fit[0].body(x[:5]).detach(), wanted.numpy(), within=1e-5)
+    expected = mix.gamma.item() * sum(part / sum(e) * layer for part, layer in zip(e, layers))
+    exhibit.expect("features against the sum written out", fit[0].body(x[:5]).detach(), expected.numpy(), within=1e-5)
     new = torch.randint(V, (200, 9), generator=generator(exhibit.seed + 1, "elmo"))
     hit = [(model(new).argmax(-1) == (new.roll(-1, 1) >= V // 2))[mask[:200]] for model in fit]
     right = [float(each.float().mean()) for each in hit]
     exhibit.above("tags right on new rows, where a reader of the past alone gets half", right, 0.75, mean=True)
-    summary = ", ".join(spread(share, ".2f") for share in shares.T.tolist())
+    summary = ", ".join(spread(fraction, ".2f") for fraction in fractions.T.tolist())
     return f"{depth + 2} scalars and the head learn; weights of the {depth + 1} layers {summary}; {spread(right, '.1%')} of tags right"
 
 
@@ -258,10 +258,10 @@ def lm_06(exhibit: Exhibit) -> str:
     x = torch.randint(V, (1, T), generator=exhibit.generator("seen"))
     seen: dict[str, Tensor] = {}
     for name, model in models.items():
-        model = toy.shaken(exhibit.seed, model).double()
+        model = toy.perturb(exhibit.seed, model).double()
         rows = x.repeat(T, 1)
-        places = torch.arange(T)
-        rows[places, places] = (rows[places, places] + 1) % V  # row i has another token at place i
+        positions = torch.arange(T)
+        rows[positions, positions] = (rows[positions, positions] + 1) % V  # row i has another token at position i
         seen[name] = ((model.features(rows)[0] - model.features(x)[0]).abs().amax(-1) > 1e-9).T.int()  # (output, token)
     exhibit.expect("BERT: outputs that change with a later token", int(seen["BERT"].triu(1).sum()), T * (T - 1) // 2)
     for name in ("GPT", "LSTM"):
@@ -276,23 +276,23 @@ def lm_06(exhibit: Exhibit) -> str:
     exhibit.refuses("a causal model of such blocks", lambda: LanguageModel(V, 16, 1, "linformer"))
     exhibit.expect("tokens that GPT goes on with", generate(models["GPT"].float(), x, 4).shape[1], 4)
     exhibit.show(Heat("Does output t change with token s?", seen, axes=["output t", "token s"]))
-    return f"of {T * (T - 1) // 2} later places BERT sees {int(seen['BERT'].triu(1).sum())}, GPT and LSTM none; generate() refuses BERT"
+    return f"of {T * (T - 1) // 2} later positions BERT sees {int(seen['BERT'].triu(1).sum())}, GPT and LSTM none; generate() refuses BERT"
 
 
 # BERT ---------------------------------------------------------------------------------------------------------------
 
 
-def _bert_by_hand(d: int, layers: int, V: int = 30522, places: int = 512) -> int:
+def _bert_by_hand(d: int, layers: int, V: int = 30522, positions: int = 512) -> int:
     """Embeddings and their norm, blocks, pooler."""
     attention, network, norms = 4 * (d * d + d), 2 * d * 4 * d + 4 * d + d, 4 * d
-    return (V + places + 2) * d + 2 * d + layers * (attention + network + norms) + d * d + d
+    return (V + positions + 2) * d + 2 * d + layers * (attention + network + norms) + d * d + d
 
 
 def lm_07(exhibit: Exhibit) -> str:
     """BERT-large: 30522 tokens, 1024 numbers, 24 layers, 16 heads; counted without memory for one number."""
     heads = ("token_", "pair_head")
-    large: Any = published("bert_large")
-    base, blocks = published("bert_base"), large.stack.blocks
+    large: Any = published_model("bert_large")
+    base, blocks = published_model("bert_base"), large.stack.blocks
     config = [large.vocabulary, large.width, len(blocks), blocks[0].mixer.heads]
     exhibit.expect("tokens, width, layers, heads", config, [30522, 1024, 24, 16])
     exhibit.expect("places of the numbers", {p.device.type for p in large.parameters()} == {"meta"}, True)
@@ -341,8 +341,8 @@ def lm_08(exhibit: Exhibit) -> str:
     count = int(batch.mask.sum())
     assert out.grad is not None
     exhibit.expect("gradient to logits at places not asked", out.grad[~batch.mask].abs().max(), 0.0)
-    wanted = (out.detach().softmax(-1) - F.one_hot(batch.y, out.shape[-1])) / count
-    exhibit.expect("at places asked: (p - onehot) / places", out.grad[batch.mask], wanted[batch.mask].numpy(), within=1e-7)
+    expected = (out.detach().softmax(-1) - F.one_hot(batch.y, out.shape[-1])) / count
+    exhibit.expect("at places asked: (p - onehot) / places", out.grad[batch.mask], expected[batch.mask].numpy(), within=1e-7)
     tied = model.embedding.weight.grad
     assert tied is not None
 
@@ -364,17 +364,17 @@ def lm_08(exhibit: Exhibit) -> str:
 
     tokenizer, long = toy.tokenizer(), toy.sentences(exhibit.seed, 40_000, "rates")
     rates = {}
-    for rate, shares in ((0.15, (0.8, 0.1, 0.1)), (0.4, (1.0, 0.0, 0.0))):
-        masked_batch = masking(tokenizer, rate, shares)(long, exhibit.generator("rates"))
+    for rate, fractions in ((0.15, (0.8, 0.1, 0.1)), (0.4, (1.0, 0.0, 0.0))):
+        masked_batch = masking(tokenizer, rate, fractions)(long, exhibit.generator("rates"))
         hidden = masked_batch.x[masked_batch.mask] == special(tokenizer, "mask")
         left = masked_batch.x[masked_batch.mask] == masked_batch.y[masked_batch.mask]
-        share = float(masked_batch.mask[:, 1:].float().mean())
+        fraction = float(masked_batch.mask[:, 1:].float().mean())
         parts = [float(hidden.float().mean()), float((~hidden & ~left).float().mean()), float(left.float().mean())]
         # 160,000 words and 24,000 asked: four standard deviations; another word is the same one once in 192
-        exhibit.expect(f"rate {rate}: share of words asked", share, rate, within=0.006)
-        exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(shares), within=0.011)
+        exhibit.expect(f"rate {rate}: share of words asked", fraction, rate, within=0.006)
+        exhibit.expect(f"rate {rate}: of them masked, replaced, left", parts, list(fractions), within=0.011)
         exhibit.expect(f"rate {rate}: [CLS] asked", int(masked_batch.mask[:, 0].sum()), 0)
-        rates[rate] = share
+        rates[rate] = fraction
     words, held = len(toy.TOPICS) * toy.WORDS, toy.make_questions(exhibit.seed)[:]
     logits = [toy.bert_answers(exhibit.seed, seed)["tokens"][held.mask] for seed in exhibit.seeds()]
     perplexities = [F.cross_entropy(one, held.y[held.mask]).exp().item() for one in logits]
@@ -388,8 +388,8 @@ def lm_09(exhibit: Exhibit) -> str:
     tokenizer = train("words", [first, second], 100, ("pad", "unknown", "cls", "sep", "mask"))
     sides = [(tokenizer.encode(text).long().unsqueeze(0), torch.tensor([len(tokenizer.encode(text))])) for text in (first, second)]
     x, kinds, _ = join_pair(sides[0], sides[1], (special(tokenizer, "cls"), special(tokenizer, "sep"), special(tokenizer, "pad")))
-    wanted = [tokenizer.tokens.index(word) for word in ("some", "tastes")]
-    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(wanted)), special(tokenizer, "mask"))
+    expected = [tokenizer.tokens.index(word) for word in ("some", "tastes")]
+    batch = hide(Batch(x=x, kinds=kinds), torch.isin(x, torch.tensor(expected)), special(tokenizer, "mask"))
     words = " ".join(tokenizer.tokens[token] for token in batch.x[0].tolist())
     exhibit.expect("what the model reads", words, "<cls> Let ' s make <mask> chicken ! <sep> It <mask> great with orange sauce . <sep>")
     exhibit.expect("what it is asked", [tokenizer.tokens[token] for token in batch.y[batch.mask].tolist()], ["some", "tastes"])
@@ -401,7 +401,7 @@ def lm_09(exhibit: Exhibit) -> str:
     exhibit.expect("terms of the loss", Categorical().counts(batch)["nll"], 2.0)
     model = Bert(tokenizer.size, 16, 1, "attention heads=2", 2.0, max_positions=32)
     logits = model(batch.x, batch.kinds)["tokens"].log_softmax(-1).detach()
-    by_hand = -sum(float(logits[0, place, token]) for place, token in zip(batch.mask[0].nonzero().flatten().tolist(), wanted)) / 2
+    by_hand = -sum(float(logits[0, position, token]) for position, token in zip(batch.mask[0].nonzero().flatten().tolist(), expected)) / 2
     exhibit.expect(
         "loss, against the mean of the two",
         Categorical().terms(model(batch.x, batch.kinds)["tokens"], batch).loss().detach(),
@@ -410,8 +410,8 @@ def lm_09(exhibit: Exhibit) -> str:
     )
     exhibit.expect("second sentence in kinds", int(batch.kinds.sum()), 8)
     seven = torch.randint(9, (1, 7), generator=exhibit.generator("seven"))
-    places = torch.tensor([[False, True, False, False, True, False, False]])
-    masked = Categorical().counts(hide(Batch(x=seven), places, 9))["nll"]
+    positions = torch.tensor([[False, True, False, False, True, False, False]])
+    masked = Categorical().counts(hide(Batch(x=seven), positions, 9))["nll"]
     causal = Categorical().counts(WindowSource(seven[0], 6)[:])["nll"]
     exhibit.expect("terms from 7 tokens: masked, causal", [masked, causal], [2.0, 6.0])
     efficiency = {"task": ["masked, 2 of 7", "causal"], "terms": [masked, causal], "per token": [f"{masked / 7:.2f}", f"{causal / 7:.2f}"]}
@@ -422,8 +422,8 @@ def lm_09(exhibit: Exhibit) -> str:
 def lm_10(exhibit: Exhibit) -> str:
     """Is it the next sentence?  And what was learned without labels serves where labels are few."""
     follows = toy.make_questions(exhibit.seed)[:].follows
-    share = [float((toy.bert_answers(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
-    exhibit.above("next-sentence questions right, chance is a half", share, 0.8)
+    fraction = [float((toy.bert_answers(exhibit.seed, seed)["pair"].argmax(1) == follows).float().mean()) for seed in exhibit.seeds()]
+    exhibit.above("next-sentence questions right, chance is a half", fraction, 0.8)
     topics, few, test = len(toy.TOPICS), toy.few_labels(exhibit.seed), toy.sentences(exhibit.seed, 1000, "test")
     answers: dict[str, tuple[Any, Any]] = {
         "sequence, linear": (lambda body: SequenceHead(body, topics, "mean"), False),
@@ -432,29 +432,29 @@ def lm_10(exhibit: Exhibit) -> str:
     }
     table: dict[str, list[str]] = {"head": list(answers), "pre-trained": [], "from scratch": []}
     for name, (head, each) in answers.items():
-        y, wanted = (batch.y.unsqueeze(1).expand_as(batch.x) if each else batch.y for batch in (few, test))
+        y, expected = (batch.y.unsqueeze(1).expand_as(batch.x) if each else batch.y for batch in (few, test))
         data = Data(TensorSource(few.x, y), name="few topics")
 
         def fit(body: Any, seed: int) -> Any:
             return toy.train_model(toy.recipe(lambda: head(body(seed)), data, Categorical(topics), 40, 3e-3), seed)  # noqa: B023
 
         bodies = partial(toy.pretrained_bert, exhibit.seed), lambda seed: toy.bert()
-        known, blank = (toy.right([fit(body, seed) for seed in exhibit.seeds()], test.x, wanted) for body in bodies)
+        known, blank = (toy.right([fit(body, seed) for seed in exhibit.seeds()], test.x, expected) for body in bodies)
         exhibit.above(f"{name}: pre-trained, {len(few)} labeled sentences", known, 0.85)
-        # One text for all seeds, so their mean scatters like one of them: each is held against the bound.
+        # One text for all seeds, so their mean scatters like one of them: each is compared with the bound.
         exhibit.above(f"{name}: better than from scratch by", [ours - theirs for ours, theirs in zip(known, blank)], 0.03)
         table["pre-trained"].append(spread(known, ".0%"))
         table["from scratch"].append(spread(blank, ".0%"))
     exhibit.show(Table(f"Topics of 1000 sentences from {len(few)} labels", table))
     summary = ", ".join(f"{ours} against {theirs}" for ours, theirs in zip(table["pre-trained"], table["from scratch"]))
-    return f"NSP {spread(share, '.1%')}; pre-trained against scratch: {summary}"
+    return f"NSP {spread(fraction, '.1%')}; pre-trained against scratch: {summary}"
 
 
 # GPT ----------------------------------------------------------------------------------------------------------------
 
 
 def lm_11(exhibit: Exhibit) -> str:
-    """One pass trains every place, because no place sees the next; without the mask the model copies and learns nothing."""
+    """One pass trains every position, because no position sees the next; without the mask the model copies and learns nothing."""
     gpt = partial(LanguageModel, toy.TOKENS, 32, 2, ffn=2.0, positions="learned", max_positions=32, style="gpt2")
     one = gpt(mixer="attention heads=4 positions=none").double().eval()
     rows = toy.chain(exhibit.seed, 3, 9, "prefixes")
@@ -464,25 +464,25 @@ def lm_11(exhibit: Exhibit) -> str:
     gap = exhibit.expect("loss of one pass, against the mean over prefixes", whole, sum(each) / 8, within=1e-12)
     logits = F.linear(one.features(rows)[0], one.head.weight)  # type: ignore[union-attr]
     exhibit.expect("a linear map to |V|", one(rows).detach(), logits.detach().numpy(), within=1e-12)
-    giants: list[Any] = [published(name) for name in ("gpt2", "gpt3")]
+    giants: list[Any] = [published_model(name) for name in ("gpt2", "gpt3")]
     exhibit.expect("attention heads of GPT-2 and GPT-3 (E-09)", [model.stack.blocks[0].mixer.heads for model in giants], [12, 96])
 
     sequences, n = toy.chain(exhibit.seed, 4000, 9, "train"), 8
-    copied = (torch.arange(n) < n - 1).expand(4000, n)  # the last place of a row has nothing to copy: it is not asked
+    copied = (torch.arange(n) < n - 1).expand(4000, n)  # the last position of a row has nothing to copy: it is not asked
     data = Data(TensorSource(sequences[:, :-1], sequences[:, 1:], mask=copied), name="chain")
-    loss, share, starts = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
+    loss, fraction, starts = {}, {}, toy.chain(exhibit.seed, 400, 1, "begun")
     for name, mixer in (("masked", "attention heads=4 positions=none"), ("no mask", "attention heads=4 positions=none causal=false")):
         models = toy.of_each_seed(exhibit, toy.recipe(partial(gpt, mixer=mixer, noncausal=True), data, Categorical(toy.TOKENS), 150, 1e-2))
         loss[name] = [toy.nats(model, data.train, 500) for model in models]
-        share[name] = [toy.possible(exhibit.seed, _greedy(model, starts, n - 1)) for model in models]
+        fraction[name] = [toy.possible(exhibit.seed, _greedy(model, starts, n - 1)) for model in models]
     exhibit.below("training loss with the mask: distance from ln 3", [abs(one - math.log(toy.NEXT)) for one in loss["masked"]], 0.03)
     exhibit.below("training loss without it, copied", loss["no mask"], 0.01)
     exhibit.refuses("generate() without the mask", lambda: generate(models[0], rows[:, :1], 4))
-    exhibit.above("possible neighbors in text it goes on with, with the mask", share["masked"], 0.98)
-    exhibit.below("without it", share["no mask"], 0.7)
-    shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in share.values()]}
+    exhibit.above("possible neighbors in text it goes on with, with the mask", fraction["masked"], 0.98)
+    exhibit.below("without it", fraction["no mask"], 0.7)
+    shown = {"training loss": [*map(spread, loss.values())], "possible": [spread(some, ".0%") for some in fraction.values()]}
     exhibit.show(Table("With and without the mask", {"model": list(loss), **shown}))
-    parts = [f"{name}: loss {spread(loss[name])}, {spread(share[name], '.0%')} possible text" for name in loss]
+    parts = [f"{name}: loss {spread(loss[name])}, {spread(fraction[name], '.0%')} possible text" for name in loss]
     return f"one pass = prefixes to {gap:.0e}; {'; '.join(parts)}"
 
 
@@ -512,14 +512,14 @@ def lm_12(exhibit: Exhibit) -> str:
     exhibit.expect("the same seed twice", drawn[0], drawn[1].numpy())
     exhibit.above("tokens that another seed changes", (drawn[0] != drawn[2]).float().mean(), 0.8)
     with torch.no_grad():
-        expected = model(starts[:1])[:, -1]
+        next_logits = model(starts[:1])[:, -1]
     firsts = generate(model, starts[:1].repeat(4000, 1), 1, temperature=0.5, seed=exhibit.seed).flatten()
-    wanted = (expected[0].double() / 0.5).softmax(-1)
-    share = firsts.bincount(minlength=tokenizer.size) / len(firsts)
-    # four standard deviations of a share of 4000 draws are below 0.032
-    exhibit.expect("first letters of 4000 texts at temperature 0.5", share, wanted.numpy(), within=0.032)
+    expected = (next_logits[0].double() / 0.5).softmax(-1)
+    fraction = firsts.bincount(minlength=tokenizer.size) / len(firsts)
+    # four standard deviations of a fraction of 4000 draws are below 0.032
+    exhibit.expect("first letters of 4000 texts at temperature 0.5", fraction, expected.numpy(), within=0.032)
     few = set(generate(model, starts[:1].repeat(500, 1), 1, top_k=3, seed=exhibit.seed).flatten().tolist())
-    exhibit.expect("letters drawn among the 3 likeliest", few <= set(expected[0].topk(3).indices.tolist()) and len(few) > 1, True)
+    exhibit.expect("letters drawn among the 3 likeliest", few <= set(next_logits[0].topk(3).indices.tolist()) and len(few) > 1, True)
     known = set(text.split())
 
     def real(lines: list[str]) -> float:
@@ -527,13 +527,13 @@ def lm_12(exhibit: Exhibit) -> str:
         return sum(word in known for word in words) / len(words)
 
     samples = [[tokenizer.decode(row) for row in generate(one, starts, 200, temperature=0.5, seed=exhibit.seed + 1)] for one in models]
-    shares = [real(lines) for lines in samples]
+    fractions = [real(lines) for lines in samples]
     letters = tokenizer.encode(text).long()[torch.randint(len(text), (4000,), generator=exhibit.generator("letters"))]
-    chance = real([tokenizer.decode(letters)])
-    exhibit.above("words of three letters or more that exist", shares, 0.6)
-    exhibit.below("the same of letters drawn by their frequency", chance, 0.05)
+    baseline = real([tokenizer.decode(letters)])
+    exhibit.above("words of three letters or more that exist", fractions, 0.6)
+    exhibit.below("the same of letters drawn by their frequency", baseline, 0.05)
     exhibit.show(Table("What it writes", {f"seed {seed}": lines[:4] for seed, lines in zip(exhibit.seeds(), samples)}))
-    return f"{spread(shares, '.0%')} of words exist, {chance:.0%} of random letters: '{samples[0][0][:40]}'"
+    return f"{spread(fractions, '.0%')} of words exist, {baseline:.0%} of random letters: '{samples[0][0][:40]}'"
 
 
 def lm_13(exhibit: Exhibit) -> str:
@@ -551,7 +551,7 @@ def lm_13(exhibit: Exhibit) -> str:
     grads = []
     for objective in (joint(0.0), None, joint(0.5)):
         one.zero_grad()
-        out = ask(one, batch)
+        out = call_model(one, batch)
         (F.cross_entropy(out["label"], batch.y) if objective is None else objective(one, batch).loss()).backward()
         grads.append(torch.cat([p.grad.flatten() for p in one.parameters() if p.grad is not None and p is not one.body.head.weight]))
     exhibit.expect("lambda 0: gradient, against a pure classifier", grads[0], grads[1].numpy(), within=1e-7)
@@ -561,15 +561,15 @@ def lm_13(exhibit: Exhibit) -> str:
     exhibit.expect("lambda 0.5: loss, against L_cls + L_LM / 2", joint(0.5)(one, batch).loss().detach(), total, within=1e-5)
 
     few, mixed = toy.source(batch), toy.mix_labeled(batch, toy.joint_batch(free, labeled=False))
-    ways: dict[str, tuple[Any, float, TensorSource, int]] = {
+    methods: dict[str, tuple[Any, float, TensorSource, int]] = {
         "labels alone, lambda 0": (lambda seed: toy.gpt(), 0.0, few, 30),
         "labeled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, few, 30),
         "jointly with unlabeled text, lambda 0.5": (lambda seed: toy.gpt(), 0.5, mixed, 160),
         "pre-trained, then labeled text, lambda 0.5": (partial(toy.pretrained_gpt, exhibit.seed), 0.5, few, 30),
     }
-    right: dict[str, list[float]] = {name: [] for name in ways}
-    logged: dict[str, list[bool]] = {name: [] for name in ways}
-    for (name, (body, weight, source, steps)), seed in product(ways.items(), exhibit.seeds()):
+    right: dict[str, list[float]] = {name: [] for name in methods}
+    logged: dict[str, list[bool]] = {name: [] for name in methods}
+    for (name, (body, weight, source, steps)), seed in product(methods.items(), exhibit.seeds()):
         recipe = toy.recipe(lambda: make(body(seed)), Data(source, toy.source(toy.joint_batch(test))), joint(weight), steps, 5e-3)  # noqa: B023
         run = exhibit.train(recipe, f"{name} {seed}", seed=seed)
         logged[name].append({"valid/label_nll", "valid/tokens_nll"} <= {key for row in run.metrics for key in row})
@@ -580,32 +580,40 @@ def lm_13(exhibit: Exhibit) -> str:
     alone, _, jointly, first = right.values()
     exhibit.above("unlabeled text added, better than labels alone by (E-40)", [a - b for a, b in zip(jointly, alone)], 0.15)
     exhibit.above("pre-trained first, better than labels alone by (E-40)", [a - b for a, b in zip(first, alone)], 0.2)
-    shares = {name: spread(some, ".0%") for name, some in right.items()}
-    exhibit.show(Table(f"Topics from {len(labeled)} labels", {"way": list(shares), "right": list(shares.values())}))
-    return f"{len(labeled)} labels: " + "; ".join(f"{name}: {share}" for name, share in shares.items())
+    fractions = {name: spread(some, ".0%") for name, some in right.items()}
+    exhibit.show(Table(f"Topics from {len(labeled)} labels", {"way": list(fractions), "right": list(fractions.values())}))
+    return f"{len(labeled)} labels: " + "; ".join(f"{name}: {fraction}" for name, fraction in fractions.items())
 
 
 def lm_14(exhibit: Exhibit) -> str:
     """One design, ever larger: counted from configurations, without memory for a single number."""
-    wanted = {"gpt2": 124_439_808, "gpt2_medium": 354_823_168, "gpt2_large": 774_030_080, "gpt2_xl": 1_557_611_200, "gpt3": 174_604_259_328}
+    expected = {
+        "gpt2": 124_439_808,
+        "gpt2_medium": 354_823_168,
+        "gpt2_large": 774_030_080,
+        "gpt2_xl": 1_557_611_200,
+        "gpt3": 174_604_259_328,
+    }
     table: dict[str, list[Any]] = {"model": [], "layers": [], "width": [], "heads": [], "places": [], "parameters": []}
     kinds = set()
-    for name, number in wanted.items():
-        model: Any = published(name)
+    for name, number in expected.items():
+        model: Any = published_model(name)
         config = PUBLISHED[name]
-        d, layers, places = config["n_embd"], config["n_layer"], config["n_positions"]
+        d, layers, positions = config["n_embd"], config["n_layer"], config["n_positions"]
         exhibit.expect(f"{name}: parameters", size(model), number)
         exhibit.expect(
-            f"{name}: by hand, (V + P) d + L (12 d^2 + 13 d) + 2 d", (50257 + places) * d + layers * (12 * d * d + 13 * d) + 2 * d, number
+            f"{name}: by hand, (V + P) d + L (12 d^2 + 13 d) + 2 d",
+            (50257 + positions) * d + layers * (12 * d * d + 13 * d) + 2 * d,
+            number,
         )
         exhibit.expect(f"{name}: numbers in memory", sum(p.device.type != "meta" for p in model.parameters()), 0)
         exhibit.above(f"{name}: heads (E-09)", model.stack.blocks[0].mixer.heads, 1)
         exhibit.expect(f"{name}: no head for a task, logits are inner products with the embeddings", model.head is None, True)
         kinds.add(type(model).__name__)
-        for column, value in zip(table.values(), (name, layers, d, model.stack.blocks[0].mixer.heads, places, f"{number:,}")):
+        for column, value in zip(table.values(), (name, layers, d, model.stack.blocks[0].mixer.heads, positions, f"{number:,}")):
             column.append(value)
     exhibit.expect("kinds of model among them", sorted(kinds), ["LanguageModel"])
-    exhibit.below("GPT-3: distance from 175 billion", abs(wanted["gpt3"] / 175e9 - 1), 0.005)
+    exhibit.below("GPT-3: distance from 175 billion", abs(expected["gpt3"] / 175e9 - 1), 0.005)
     exhibit.show(Table("GPT-2 and GPT-3", table, note="GPT-4's size was not published."))
     return "GPT-2 124,439,808 to 1,557,611,200, GPT-3 174,604,259,328, all one class, none of it allocated"
 
@@ -651,11 +659,11 @@ def lm_15(exhibit: Exhibit) -> str:
     exhibit.expect("hash of the weights after all prompts (E-41)", [toy.weights(model) for model in models], before)
     exhibit.above("least that accuracy rises with the next count of shots", [min(np.diff(one)) for one in right], 0.0)
     exhibit.above("16 shots better than none by", [one[-1] - one[0] for one in right], 0.65)
-    gaps = [max(abs(share - chance) for share, chance in zip(one, expected)) for one in right]
+    gaps = [max(abs(fraction - probability) for fraction, probability in zip(one, expected)) for one in right]
     exhibit.below("accuracy, furthest from the chance that the key was shown", gaps, 0.08)
     curves = {"models": np.mean(right, 0), "key shown, or a guess": expected}
     exhibit.show(Lines("Accuracy by shots", curves, axes=["shots", "right"], x=shots))
-    summary = ", ".join(f"{count}: {spread(share, '.0%')}" for count, share in zip(shots, zip(*right)))
+    summary = ", ".join(f"{count}: {spread(fraction, '.0%')}" for count, fraction in zip(shots, zip(*right)))
     return f"prompt as in the notes; right after shots {summary}, within {max(gaps):.2f} of what was shown; weights unchanged"
 
 
@@ -663,7 +671,7 @@ def lm_15(exhibit: Exhibit) -> str:
 
 
 def lm_16(exhibit: Exhibit) -> str:
-    """Spans are cut out and asked for; any task is text in, text out."""
+    """Spans are removed and predicted; any task is text in, text out."""
     prompts, answers = toy.tasks(exhibit.seed, 6000, "train")
     tokenizer = train("words", [*prompts, *answers], 200, ("pad", "unknown", "start", "end", *(f"sentinel {i}" for i in range(8))))
     rows = torch.randint(20, tokenizer.size, (500, 40), generator=exhibit.generator("spans"))
@@ -685,29 +693,29 @@ def lm_16(exhibit: Exhibit) -> str:
     models = toy.of_each_seed(
         exhibit, toy.recipe(partial(EncoderDecoder, tokenizer.size, 48, 1, 4, 2.0), data, Categorical(tokenizer.size), 280, 5e-3)
     )
-    tests, wanted = toy.tasks(exhibit.seed, 300, "test")
+    tests, expected = toy.tasks(exhibit.seed, 300, "test")
     outputs = [translate(model, tests, (tokenizer, tokenizer), 6) for model in models]
-    share = {}
+    fraction = {}
     for task in ("classify", "reverse"):
         these = [i for i, text in enumerate(tests) if text.startswith(task)]
-        share[task] = [exact([output[i].split() for i in these], [wanted[i].split() for i in these]) for output in outputs]
-        exhibit.above(f"{task}: answers right", share[task], 0.95)
-    same = [f"{task} : film very good play" for task in share]
+        fraction[task] = [exact([output[i].split() for i in these], [expected[i].split() for i in these]) for output in outputs]
+        exhibit.above(f"{task}: answers right", fraction[task], 0.95)
+    same = [f"{task} : film very good play" for task in fraction]
     both = translate(models[0], same, (tokenizer, tokenizer), 6)
     exhibit.expect("one text, two prefixes", both, ["positive", "play good very film"])
     exhibit.show(Table("One model, two tasks", {"asked": [*same, *tests[:4]], "answered": [*both, *outputs[0][:4]]}))
-    return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in share.items())
+    return "500 rows restored at two rates; one model: " + ", ".join(f"{task} {spread(some, '.1%')}" for task, some in fraction.items())
 
 
 def lm_17(exhibit: Exhibit) -> str:
-    """An encoder, a masked decoder that looks at what it says, and the loss of the next word."""
+    """An encoder, a causal decoder with cross-attention, and the loss of the next word."""
     recipe = translation.recipe(pairs="toy", model="transformer", width=48, depth=1, dropout=0.0, lr=8e-3, steps=150, seed=exhibit.seed)
     data = recipe.build_data()
     models = toy.of_each_seed(exhibit, recipe.replace(callbacks=(), evaluate_every=recipe.steps))
     results = [translation.translate_test(model, data) for model in models]
-    share = [exact(translations, wanted) for translations, wanted, _ in results]
-    exhibit.above("sentences translated without a mistake", share, 0.95)
-    model, (translations, wanted, sources) = models[0], results[0]
+    fraction = [exact(translations, expected) for translations, expected, _ in results]
+    exhibit.above("sentences translated without a mistake", fraction, 0.95)
+    model, (translations, expected, sources) = models[0], results[0]
     assert data.test is not None
     batch = data.test[torch.arange(40)]
     with torch.no_grad():
@@ -724,8 +732,8 @@ def lm_17(exhibit: Exhibit) -> str:
     exhibit.expect("cross-attention: rows add up to", rows.sum(-1), np.ones(rows.shape[:-1]), within=1e-2)
     for reading in readings:
         exhibit.show(reading)
-    exhibit.show(Table("Translations", {"English": sources[:5], "translated": translations[:5], "reference": wanted[:5]}))
-    return f"{spread(share, '.1%')} of {len(wanted)} new sentences translated without a mistake"
+    exhibit.show(Table("Translations", {"English": sources[:5], "translated": translations[:5], "reference": expected[:5]}))
+    return f"{spread(fraction, '.1%')} of {len(expected)} new sentences translated without an error"
 
 
 # Fewer weights ------------------------------------------------------------------------------------------------------
@@ -750,7 +758,7 @@ def lm_18(exhibit: Exhibit) -> str:
     def prompt(body: Bert) -> Prompted:
         return Prompted(body, tokens=toy.label_words()[:PROMPT])
 
-    ways: dict[str, tuple[Any, int, float]] = {
+    methods: dict[str, tuple[Any, int, float]] = {
         "as it is": (freeze, 0, 0.0),
         "full fine-tuning": (lambda body: None, 60, 3e-3),
         "adapters": (partial(add_bottlenecks, middle=m), 100, 3e-2),
@@ -760,8 +768,8 @@ def lm_18(exhibit: Exhibit) -> str:
     }
     counts, right, nats = {}, {}, {}
     data, held = Data(toy.with_mask(few), name="few topics"), toy.with_mask(test)[:]
-    for name, (way, steps, rate) in ways.items():
-        builds = {seed: partial(_adapt, way, exhibit.seed, seed) for seed in exhibit.seeds()}
+    for name, (method, steps, rate) in methods.items():
+        builds = {seed: partial(_adapt, method, exhibit.seed, seed) for seed in exhibit.seeds()}
         models = [
             toy.train_model(toy.recipe(build, data, Categorical(), steps, rate), seed) if steps else build()
             for seed, build in builds.items()
@@ -777,24 +785,24 @@ def lm_18(exhibit: Exhibit) -> str:
     for name in ("full fine-tuning", "adapters", "LoRA"):
         exhibit.above(f"{name}: topics named right from {len(few)} examples", right[name], 0.8)
     # It is the topic that a prompt brings out; no prompt can tell apart what the model cannot.  It takes a large one for more.
-    exhibit.ordered("prompt: nats of the right word, before training more than after", nats["prompt before training"], nats["prompt"])
+    exhibit.exceeds("prompt: nats of the right word, before training more than after", nats["prompt before training"], nats["prompt"])
     known = math.log(toy.WORDS)
     exhibit.below("prompt: nats of the right word, more than where the topic is known by", [one - known for one in nats["prompt"]], 0.8)
     for name in ("adapters", "LoRA", "prompt"):
         exhibit.below(f"{name}: share of the weights of full fine-tuning", counts[name] / counts["full fine-tuning"], 0.1)
-    shares = {name: spread(some, ".0%") for name, some in right.items()}
-    table = {"way": list(ways), "trainable": [f"{n:,}" for n in counts.values()], "right": list(shares.values())}
+    fractions = {name: spread(some, ".0%") for name, some in right.items()}
+    table = {"way": list(methods), "trainable": [f"{n:,}" for n in counts.values()], "right": list(fractions.values())}
     exhibit.show(Table(f"Topics named from {len(few)} examples", table))
-    return "; ".join(f"{name} {counts[name]:,}: {share}" for name, share in shares.items())
+    return "; ".join(f"{name} {counts[name]:,}: {fraction}" for name, fraction in fractions.items())
 
 
 PROMPT = 6
-"""vectors, as many as the places that the sentence leaves"""
+"""vectors, as many as the positions that the sentence leaves"""
 
 
 @final
 class _Words(nn.Module):
-    """Logits of what stands at each place, of a BERT or of one behind a prompt."""
+    """Logits of the token at each position, from a BERT with or without a prompt."""
 
     def __init__(self, body: Any) -> None:
         super().__init__()
@@ -805,8 +813,8 @@ class _Words(nn.Module):
         return owner.logits(self.body.features(tokens)[0])
 
 
-def _adapt(way: Any, text: int, seed: int) -> Any:
+def _adapt(method: Any, text: int, seed: int) -> Any:
     """The trained model with one way to go on learning; those that change it in place return no model."""
     body = toy.pretrained_bert(text, seed)
-    result = way(body)
+    result = method(body)
     return _Words(result if isinstance(result, Prompted) else body)

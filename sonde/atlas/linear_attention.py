@@ -1,7 +1,7 @@
 """Chapter 18, efficient and linear attention, recurrences.
 
 Every recurrence of the table is checked against a loop written here as the table prints it, with S of shape (V, K):
-S_t = S_{t-1} <> A_t + v_t k_t^T, o_t = S_t q_t.  The library keeps S transposed and has many ways to compute it.
+S_t = S_{t-1} <> A_t + v_t k_t^T, o_t = S_t q_t.  The library keeps S transposed and computes it in several forms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..core import registry
 from ..core.live import Live
 from ..core.reading import Bars, Heat, Lines, Table
 from ..core.seeds import generator
-from ..lenses.tools.mixers import mixing
+from ..lenses.tools.mixers import mixing_flops
 from ..nn.features import feature
 from ..nn.mixers import (
     abc,
@@ -46,7 +46,7 @@ from ..nn.mixers import (
     s4,
     window,
 )
-from ..nn.recurrence import Rule, Steps, compute, run, scan, watching
+from ..nn.recurrence import Rule, Steps, compute, record_recurrences, run, scan
 from ..nn.recurrence.choose import flops
 from ..nn.recurrence.fused import available_forms
 from ..nn.recurrence.scan import combine_rule
@@ -107,21 +107,21 @@ def arrays(x: HeadInputs) -> list[Array]:
     return [part.numpy() for part in x]
 
 
-def compare_forms(exhibit: Exhibit, rule: Callable[[], Rule], wanted: Array, within: float = 1e-12) -> Array:
+def compare_forms(exhibit: Exhibit, rule: Callable[[], Rule], expected: Array, within: float = 1e-12) -> Array:
     """The rule in each form it has, beside the loop; shows a table of the differences and returns what 'auto' gives."""
-    with watching() as watch:
+    with record_recurrences() as watch:
         run(rule(), form="step")
     first, *others = [available_forms(steps) for steps, _ in watch.seen]
     both = [form for form in first if all(form in other for other in others)]
     table: dict[str, list[Any]] = {"form": [], "largest difference": []}
-    size = np.abs(wanted).max()  # the printed delta rule has keys of any length and may grow
+    size = np.abs(expected).max()  # the printed delta rule has keys of any length and may grow
     for form in both:
         out = run(rule(), form=form)[0][0, 0].numpy()
-        gap = exhibit.expect(f"{form} form against the loop", out / size, wanted / size, within)
+        gap = exhibit.expect(f"{form} form against the loop", out / size, expected / size, within)
         table["form"].append(form)
         table["largest difference"].append(gap)
     kinds = ", then ".join(steps.name for steps, _ in watch.seen)
-    exhibit.show(Table(f"Forms of the recurrence ({kinds})", table, note=f"{len(wanted)} steps, float64; of the largest output"))
+    exhibit.show(Table(f"Forms of the recurrence ({kinds})", table, note=f"{len(expected)} steps, float64; of the largest output"))
     return output(rule())
 
 
@@ -150,21 +150,21 @@ def lin_01(exhibit: Exhibit) -> str:
     exhibit.above("a window of 4 is something else", np.abs(window_attention(window=4) - whole).max(), 1e-3)
     for options in ({"window": 4}, {"window": 4, "dilation": 3}, {"window": 4, "global_tokens": 2}):
         pairs = _window_pairs(options, N)
-        wanted = _masked_attention(full, x, pairs)
-        exhibit.expect(f"{options} against a mask written out", window_attention(**options), wanted, 1e-12)
+        expected = _masked_attention(full, x, pairs)
+        exhibit.expect(f"{options} against a mask written out", window_attention(**options), expected, 1e-12)
     lengths = [256, 512, 1024, 2048]
     counts = {
-        "full attention": [mixing(attention.Attention(width, heads=2), torch.zeros(1, n, width)) for n in lengths],
-        "window of 64": [mixing(window.Window(width, heads=2, window=64), torch.zeros(1, n, width)) for n in lengths],
+        "full attention": [mixing_flops(attention.Attention(width, heads=2), torch.zeros(1, n, width)) for n in lengths],
+        "window of 64": [mixing_flops(window.Window(width, heads=2, window=64), torch.zeros(1, n, width)) for n in lengths],
     }
     slopes = {name: math.log2(row[-1] / row[0]) / math.log2(lengths[-1] / lengths[0]) for name, row in counts.items()}
     exhibit.expect("power of N in the FLOPs of full attention", slopes["full attention"], 2.0, 0.05)
     exhibit.expect("power of N in the FLOPs of a window", slopes["window of 64"], 1.0, 0.05)
     exhibit.show(Lines("FLOPs between tokens", counts, axes=["tokens", "FLOPs"], x=lengths, log=["x", "y"]))
-    recall, chance = _hash_recall(exhibit.seed)
+    recall, base_rate = _hash_recall(exhibit.seed)
     exhibit.above("share of the largest-score pairs that meet in a bucket", recall, 0.9)
-    exhibit.below("share of all pairs that do", chance, 0.5)
-    summary = f"{recall:.0%} of the best pairs share a bucket, {chance:.0%} of all"
+    exhibit.below("share of all pairs that do", base_rate, 0.5)
+    summary = f"{recall:.0%} of the best pairs share a bucket, {base_rate:.0%} of all"
     return f"window >= N is full attention to {gap:.1e}; FLOPs as N^{slopes['window of 64']:.2f}; {summary}"
 
 
@@ -270,7 +270,7 @@ def lin_03(exhibit: Exhibit) -> str:
         errors.append(float(torch.stack([_product_error(E, x[0]) for E in tables]).mean()))
     slope = float(np.polyfit(np.log(rows), np.log(errors), 1)[0])
     exhibit.expect("power of the rows in the error of E E^T x, random Gaussian E", slope, -0.5, 0.1)
-    exhibit.ordered("the error falls with every doubling of the rows", min(a - b for a, b in zip(errors, errors[1:])), 0.0)
+    exhibit.exceeds("the error falls with every doubling of the rows", min(a - b for a, b in zip(errors, errors[1:])), 0.0)
     exhibit.refuses("a sequence longer than the tables", lambda: linformer.Linformer(width, heads=2, max_len=8)(torch.zeros(1, 9, width)))
     exhibit.refuses("a causal form", lambda: linformer.Linformer(width, heads=2).use("step"))
     exhibit.show(
@@ -336,15 +336,15 @@ def lin_05(exhibit: Exhibit) -> str:
     gap = exhibit.expect("explicit weights", output(linear_norm.rule(head(x.q), head(x.k), head(x.v), phi)), weights @ v, 1e-10)
     # The identity: keys that cancel make the sum of the weights zero, while elu + 1 stays positive.
     keys = torch.cat([x.k[:1], -x.k[:1], x.k[2:]])
-    with watching() as watch:
-        spoilt = output(linear_norm.rule(head(x.q), head(keys), head(x.v), feature("identity", K)))
+    with record_recurrences() as watch:
+        outputs = output(linear_norm.rule(head(x.q), head(keys), head(x.v), feature("identity", K)))
     exhibit.expect("vanishing denominators counted with the identity", watch.guarded, 1)
-    exhibit.expect("all outputs stay finite", bool(np.isfinite(spoilt).all()), True)
-    with watching() as calm:
+    exhibit.expect("all outputs stay finite", bool(np.isfinite(outputs).all()), True)
+    with record_recurrences() as elu_watch:
         run(linear_norm.rule(head(x.q), head(keys), head(x.v), phi))
-    exhibit.expect("vanishing denominators with elu + 1", calm.guarded, 0)
+    exhibit.expect("vanishing denominators with elu + 1", elu_watch.guarded, 0)
     exhibit.show(Heat("Weights of normalized linear attention", {"weight": weights}, axes=["query", "key"]))
-    summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {calm.guarded} with elu + 1"
+    summary = f"{watch.guarded} of {watch.denominators} denominators guarded with the identity, {elu_watch.guarded} with elu + 1"
     return f"equal to explicit weights to {gap:.1e}; {summary}"
 
 
@@ -530,15 +530,15 @@ def check_row(exhibit: Exhibit, name: str) -> Array:
 
 
 def lin_06(exhibit: Exhibit) -> str:
-    """One engine runs all rows: each rule says what a step does, its class follows from the tensors it gives."""
+    """One engine runs all recurrences: each rule defines a step, and the tensors it returns determine its class."""
     x, rows = draw(exhibit.seed), table_rows(exhibit.seed)
     table: dict[str, list[Any]] = {"row": [], "kind": [], "forms": [], "largest difference": []}
     for name, row in rows.items():
-        with watching() as watch:
+        with record_recurrences() as watch:
             out = output(row.rule(x))
-        wanted = reference_loop(x, row.step(x), row.shape)
-        size = np.abs(wanted).max()
-        gap = exhibit.expect(f"{name} against its loop", out / size, wanted / size, 1e-12)
+        expected = reference_loop(x, row.step(x), row.shape)
+        size = np.abs(expected).max()
+        gap = exhibit.expect(f"{name} against its loop", out / size, expected / size, 1e-12)
         kinds = [steps.name for steps, _ in watch.seen]
         for key, value in zip(table, (name, ", then ".join(kinds), ", ".join(watch.seen[0][0].forms), gap)):
             table[key].append(value)
@@ -797,8 +797,8 @@ def lin_20(exhibit: Exhibit) -> str:
     q, k, v, *_ = arrays(small)
     z = np.cumsum(k, 0)
     exhibit.below("largest |z.q| of small queries", np.abs((z * q).sum(1)).max(), 1.0)
-    calm = output(mlstm.rule(head(small.q), head(small.k), head(small.v), zero, zero))
-    exhibit.expect("f = i = 1 and |z.q| < 1 is linear attention", calm, np.tril(q @ k.T) @ v, 1e-12)
+    linear = output(mlstm.rule(head(small.q), head(small.k), head(small.v), zero, zero))
+    exhibit.expect("f = i = 1 and |z.q| < 1 is linear attention", linear, np.tril(q @ k.T) @ v, 1e-12)
     # Input gates up to e^600, beyond float64 once squared; only ratios count, and ratios are what is kept.
     source = generator(exhibit.seed + 5, "gates")
     wild = 300 * torch.randn(1, 1, L, generator=source, dtype=torch.float64)
@@ -810,10 +810,10 @@ def lin_20(exhibit: Exhibit) -> str:
     # With values of one the output is z.q over the denominator: below one in size, and z.q itself where |z.q| < 1.
     ones = torch.ones(L, V, dtype=torch.float64)
     middling = x.q / float(np.median(np.abs((z * x.q.numpy()).sum(1))))
-    share = output(mlstm.rule(head(middling), head(x.k), head(ones), zero, zero))[:, 0]
+    fraction = output(mlstm.rule(head(middling), head(x.k), head(ones), zero, zero))[:, 0]
     read = (z * middling.numpy()).sum(1)
     exhibit.expect(f"steps of {L} with |z.q| above 1 now, apart from one that is 1", int((np.abs(read) > 1 + 1e-9).sum()), L // 2)
-    exhibit.expect("z.q over max(1, |z.q|)", share, read / np.maximum(1, np.abs(read)), 1e-12)
+    exhibit.expect("z.q over max(1, |z.q|)", fraction, read / np.maximum(1, np.abs(read)), 1e-12)
     return f"denominator never below 1; gates of e^600 agree with log-space sums to {gap:.1e}"
 
 
@@ -875,7 +875,7 @@ def lin_24(exhibit: Exhibit) -> str:
     x, rows = draw(exhibit.seed, 100), table_rows(exhibit.seed)
     table: dict[str, list[Any]] = {"row": [], "kind": [], "forms": [], "largest difference between forms": []}
     for name, row in rows.items():
-        with watching() as watch:
+        with record_recurrences() as watch:
             first = run(row.rule(x), form="step")[0]
         both = [form for form in available_forms(watch.seen[0][0]) if all(form in available_forms(steps) for steps, _ in watch.seen)]
         size = float(first.abs().max())  # the printed delta rule has keys of any length and may grow
@@ -904,7 +904,7 @@ def lin_24(exhibit: Exhibit) -> str:
 
 
 def _visible(row: TableRow, x: HeadInputs) -> list[tuple[Steps, str]]:
-    with watching() as watch:
+    with record_recurrences() as watch:
         run(row.rule(x))
     return watch.seen
 
@@ -923,7 +923,7 @@ def _associative(exhibit: Exhibit) -> None:
 
 
 def _rounds(n: int, method: Any) -> int:
-    """Calls of the operation one after the other; each works on all its places at once."""
+    """Calls of the operation one after the other; each works on all its positions at once."""
     calls = 0
 
     def combine(first: Any, second: Any) -> Any:

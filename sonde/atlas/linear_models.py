@@ -40,7 +40,7 @@ def fn_01(exhibit: Exhibit) -> str:
     exhibit.expect("output size of each layer", [list(row.output) for row in layers], [[5], [4], [3]])
     exhibit.expect("parameters of each layer", [row.weights + row.biases for row in layers], [7 * 5 + 5, 5 * 4 + 4, 4 * 3 + 3])
     exhibit.expect("parameters in all", cost.weights + cost.biases, 79)
-    printed = _as_printed(explain_model(net, (7,), "A net of three layers"))
+    printed = _render(explain_model(net, (7,), "A net of three layers"))
     lines = {row.name: next(line for line in printed.splitlines() if line.split()[:1] == [row.name]) for row in layers}
     shown = [all(f" {n} " in lines[row.name] for n in (row.output[0], row.weights, row.biases)) for row in layers]
     exhibit.expect("layers printed with size and counts", sum(shown), 3)
@@ -159,7 +159,7 @@ def fn_03(exhibit: Exhibit) -> str:
 
 
 def fn_04(exhibit: Exhibit) -> str:
-    """The gradient stands at right angles to the line of equal loss."""
+    """The gradient is orthogonal to the level set of the loss."""
     X = torch.stack([torch.ones(3, dtype=F64), X3], 1)
     lowest = torch.tensor([1.0, 2.0], dtype=F64)
     # L(lowest + d) = |X d|^2 / N, so d = R^-1 u with |u|^2 = N L walks along one level: R^T R = X^T X.
@@ -198,7 +198,7 @@ def fn_04(exhibit: Exhibit) -> str:
 
 
 class DescentPath(NamedTuple):
-    """Where gradient descent ended: 'converged', 'diverged' or 'ran out' of steps, after so many."""
+    """Where gradient descent ended: 'converged', 'diverged' or 'ran out' of steps, after this many."""
 
     fate: str
     steps: int
@@ -223,7 +223,7 @@ def descend(loss: Callable[[Tensor], Tensor], phi: Tensor, rate: float, eps: flo
 
 
 def fn_05(exhibit: Exhibit) -> str:
-    """Gradient descent with a stopping rule finds the closed form, and says so when the rate is too large."""
+    """Gradient descent with a stopping rule finds the closed-form solution, and reports divergence when the learning rate is too large."""
     start = torch.zeros(2, dtype=F64)
     curvature = float(torch.linalg.eigvalsh(hessian(_loss)(start))[-1])
     limit = 2 / curvature
@@ -282,7 +282,7 @@ def fn_06(exhibit: Exhibit) -> str:
     for name, weights in others.items():
         exhibit.expect(f"by {name}", weights, independent, within=1e-10)
     columns = {"weight": [f"w{i}" for i in range(6)], "cholesky": fit.coef_, **others, "SciPy gelsd": independent}
-    exhibit.show(Table("Four ways to the same weights", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
+    exhibit.show(Table("Four methods, the same weights", columns, note=f"41 rows; largest |column . residual| is {across:.1e}."))
     return f"equal to SciPy to {np.abs(fit.coef_ - independent).max():.0e}, |X^T residual| {across:.0e}"
 
 
@@ -312,7 +312,7 @@ def fn_07(exhibit: Exhibit) -> str:
     # For N >> D; the inverse and X^T y are a few hundredths of the whole at these sizes.
     exhibit.expect("operations of the whole solution: log-log slope in D", totals[0], 2.0, within=0.05)
     exhibit.expect("operations of the whole solution: log-log slope in N", totals[1], 1.0, within=0.05)
-    # Seconds are shown and not judged: wide products use a processor better than narrow ones, and how much is its own affair.
+    # Seconds are shown and not checked: wide products use a processor better than narrow ones, and how much depends on the processor.
     in_width = [_seconds(12_000, width) for width in widths]
     in_height = [_seconds(height, 96) for height in heights]
     whole = [_seconds(12_000, width, whole=True) for width in widths]
@@ -534,7 +534,7 @@ def fn_11(exhibit: Exhibit) -> str:
     grid = np.stack(np.meshgrid(side, side), -1).reshape(-1, 2)
     exhibit.show(
         Plane(
-            "Three classes, three ways",
+            "Three classes, three methods",
             {name: model.predict(grid).reshape(121, 121) for name, model in models.items()},
             ["x1", "x2"],
             "They differ only far from the data, where nobody knows.",
@@ -585,7 +585,7 @@ def _parts(net: nn.Module) -> list[nn.Module]:
     return [module for module in net.modules() if not list(module.children())]
 
 
-def _as_printed(what: Any) -> str:
+def _render(what: Any) -> str:
     from rich.console import Console
 
     paper = io.StringIO()

@@ -80,27 +80,25 @@ def loss_01(exhibit: Exhibit) -> str:
 
     flips = (torch.rand(2000, generator=exhibit.generator("coin")) < 0.3).double()
     ones = int(flips.sum())
-    chances = torch.arange(1, 100).double() / 100
-    pairs = torch.stack([1 - chances, chances])[flips.long()]  # (2000, 99): the likelihood of every flip under every chance
+    probabilities = torch.arange(1, 100).double() / 100
+    pairs = torch.stack([1 - probabilities, probabilities])[flips.long()]  # (2000, 99): the likelihood of every flip under every chance
     products = pairs.prod(0)
     coin = Distribution(D.Bernoulli)
-    outputs = torch.log(chances / (1 - chances)).expand(2000, -1)
+    outputs = torch.log(probabilities / (1 - probabilities)).expand(2000, -1)
     sums = -coin.each(outputs, flips.unsqueeze(1).expand_as(outputs)).sum(0)
     exact_product = [Fraction(k, 100) ** ones * Fraction(100 - k, 100) ** (2000 - ones) for k in range(1, 100)]
     best = max(range(99), key=exact_product.__getitem__)
     exhibit.expect("largest product of 2000 factors in float64", products.max(), 0.0)
     exhibit.expect("sums of logarithms that are finite", int(sums.isfinite().sum()), 99)
     exhibit.expect("best chance by the sum, and by the product in exact fractions", int(sums.argmax()), best)
-    # The chances lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbor of the share of ones.
+    # The probabilities lie 0.01 apart, and the likelihood has one peak: the best of them is a neighbor of the fraction of ones.
     exhibit.below("best chance is next to the share of ones: 0.01 steps apart", abs(best + 1 - ones / 20), 1)
     exhibit.show(Table("Losses made from distributions", table, note="9 targets each; mean cost in nats"))
     shown = {"log-likelihood": sums}
-    note = f"The product is {float(products.max()):g} at every chance; the best one is {float(chances[best]):.2f} with {ones} ones."
-    exhibit.show(Lines("The sum of logarithms keeps the maximum", shown, axes=["chance of a one"], note=note, x=chances))
+    note = f"The product is {float(products.max()):g} at every chance; the best one is {float(probabilities[best]):.2f} with {ones} ones."
+    exhibit.show(Lines("The sum of logarithms keeps the maximum", shown, axes=["chance of a one"], note=note, x=probabilities))
     worst = max(table["largest difference"])
-    return (
-        f"{len(cases)} likelihoods within {worst:.0e} of scipy.stats; product 0, log-sum {float(sums.max()):.1f} with the same best chance"
-    )
+    return f"{len(cases)} likelihoods within {worst:.0e} of scipy.stats; product 0, log-sum {float(sums.max()):.1f} at the same probability"
 
 
 def loss_02(exhibit: Exhibit) -> str:
@@ -216,8 +214,8 @@ def loss_04(exhibit: Exhibit) -> str:
     far = torch.cat([z, torch.tensor([-1000.0, 1000.0]).double()]).requires_grad_()
     y_far = (torch.arange(51) % 2).double()
     (slope,) = torch.autograd.grad(Bernoulli()(nn.Identity(), Batch(x=far, y=y_far))["nll"].sum, far)
-    chance = torch.cat([p, torch.tensor([0.0, 1.0]).double()])
-    gap = exhibit.expect("gradient in the logit is p - y, also at +-1000", slope, chance - y_far, within=1e-12)
+    p_far = torch.cat([p, torch.tensor([0.0, 1.0]).double()])
+    gap = exhibit.expect("gradient in the logit is p - y, also at +-1000", slope, p_far - y_far, within=1e-12)
     curves = {"y = 1: -log p": Bernoulli().each(z, torch.ones_like(z)), "y = 0: -log(1 - p)": Bernoulli().each(z, torch.zeros_like(z))}
     exhibit.show(Lines("Cost of a probability", curves, axes=["p"], x=p))
     return f"-log 0.9 = {value:.5f}; 1000 at a logit of -1000, not infinity; gradient p - y to {gap:.0e}"
@@ -250,8 +248,8 @@ def loss_05(exhibit: Exhibit) -> str:
         "a shift of all logits changes nothing", _loss_of(Categorical(), z + 500, y), _loss_of(Categorical(), z, y), within=1e-10
     )
     exhibit.expect("what softmax gives is accepted as probabilities", measures.probabilities(probabilities, positive=True), p, within=1e-12)
-    spoilt = {"a sum of 1.1": [0.5, 0.6], "a probability of 0": [0.0, 1.0], "one below 0": [-0.1, 1.1], "NaN": [math.nan, 1.0]}
-    for name, table in spoilt.items():
+    invalid = {"a sum of 1.1": [0.5, 0.6], "a probability of 0": [0.0, 1.0], "one below 0": [-0.1, 1.1], "NaN": [math.nan, 1.0]}
+    for name, table in invalid.items():
         exhibit.refuses(f"probabilities with {name}", partial(measures.probabilities, table, positive=True))
     exhibit.refuses("a label beyond the classes", lambda: Categorical()(nn.Identity(), Batch(x=z, y=y + 1)))
     heat = {"softmax - onehot": slope}
@@ -281,7 +279,7 @@ def loss_06(exhibit: Exhibit) -> str:
     rng = torch.rand(1000, 3, generator=exhibit.generator("tables")).double().log().neg()
     tables = rng / rng.sum(-1, keepdim=True)
     between = measures.kl(tables[:-1], tables[1:])
-    exhibit.ordered("divergences between 999 pairs of random tables are above 0: the smallest", between.min(), 0.0)
+    exhibit.exceeds("divergences between 999 pairs of random tables are above 0: the smallest", between.min(), 0.0)
     away = measures.kl(P, [0.5 + 1e-4, 0.25 - 1e-4, 0.25])
     exhibit.expect("KL of a table moved by 1e-4 is not 0 but half of sum d^2/p", away, 0.5e-8 * (1 / 0.5 + 1 / 0.25), within=1e-11)
 
@@ -307,11 +305,11 @@ def loss_06(exhibit: Exhibit) -> str:
     )
     at_best = measures.kl(seen[:4], torch.softmax(seen[:4].log(), 0))
     exhibit.expect("KL at the maximum likelihood", at_best, 0.0, within=1e-12)
-    share = torch.linspace(0.01, 0.99, 99).double()
-    path = torch.stack([share, (1 - share) / 2, (1 - share) / 2], 1)
+    fraction = torch.linspace(0.01, 0.99, 99).double()
+    path = torch.stack([fraction, (1 - fraction) / 2, (1 - fraction) / 2], 1)
     curves = {"KL(p, q)": measures.kl(P, path, "bits"), "KL(q, p)": measures.kl(P, path, "bits", "reverse")}
     note = "p = (1/2, 1/4, 1/4); q gives the first outcome the chance below and halves the rest."
-    exhibit.show(Lines("Two directions of the divergence", curves, axes=["q of the first outcome"], note=note, x=share))
+    exhibit.show(Lines("Two directions of the divergence", curves, axes=["q of the first outcome"], note=note, x=fraction))
     grid = torch.linspace(0.02, 0.96, 48).double()
     plane = {"KL(p, q)": _triangle(grid, "forward"), "KL(q, p)": _triangle(grid, "reverse")}
     exhibit.show(
@@ -361,8 +359,8 @@ def loss_07(exhibit: Exhibit) -> str:
     counts = Counter(text)
     letters = codes.huffman(counts)
     sent = codes.encode(text, letters)
-    share = np.array(list(counts.values())) / len(text)
-    floor = float(measures.entropy(share, "bits"))
+    fraction = np.array(list(counts.values())) / len(text)
+    floor = float(measures.entropy(fraction, "bits"))
     mean = len(sent) / len(text)
     exhibit.expect("a text comes back from its letters without separators", "".join(codes.decode(sent, letters)), text)
     exhibit.above("mean length over the entropy of the letters", mean - floor, 0.0)

@@ -28,7 +28,7 @@ FIRST = {
 
 
 def misc_01(exhibit: Exhibit) -> str:
-    """One step of the engine's loop on a 2-2-1 net, every number of it against the formulas written out."""
+    """One step of the engine's loop on a 2-2-1 net, every number compared with the formulas."""
     seen: dict[str, Tensor] = {}
     nets: list[MLP] = []
 

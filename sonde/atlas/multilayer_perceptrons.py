@@ -98,7 +98,7 @@ def mlp_02(exhibit: Exhibit) -> str:
 
 
 def mlp_03(exhibit: Exhibit) -> str:
-    """Parameter counts of shallow and deep nets, and two outputs that bend at the same places."""
+    """Parameter counts of shallow and deep nets, and two outputs that bend at the same points."""
     worked: dict[tuple[int, ...], int] = {(2, 3, 1): 13, (1, 3, 1): 10, (1, 3, 2): 14, (5, 11, 7): 150}
     counts = {widths: _count(widths) for widths in worked}
     for widths, count in counts.items():
@@ -213,22 +213,22 @@ def mlp_06(exhibit: Exhibit) -> str:
         for name, hidden in (("hidden", (8,)), ("none", ()))
     }
     with_hidden, without = ([run.result["metrics"]["test/accuracy"] for run in each] for each in runs.values())
-    learned, guessed = ([run.result["metrics"]["test/loss"] for run in each] for each in runs.values())
+    learned, linear_losses = ([run.result["metrics"]["test/loss"] for run in each] for each in runs.values())
     exhibit.above("XOR with 8 hidden units: accuracy", with_hidden, 0.98)
     exhibit.below("XOR with 8 hidden units: cross-entropy", learned, 0.006)
-    # A line through the clouds gets any share of them right by chance, but it knows nothing: its loss is that of a coin, 0.693.
-    exhibit.above("XOR without hidden units: cross-entropy", guessed, 0.67)
+    # A line through the clouds gets any fraction of them right by chance, but it knows nothing: its loss is that of a coin, 0.693.
+    exhibit.above("XOR without hidden units: cross-entropy", linear_losses, 0.67)
     solved, train = runs["hidden"][0].model(), runs["hidden"][0].data.train
     points = train[torch.arange(len(train))]
     line = torch.linspace(-1.8, 1.8, 80)
     grid = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1).reshape(-1, 2)
     with torch.no_grad():
-        chance = solved(grid).softmax(1)[:, 1].reshape(80, 80)
+        probability = solved(grid).softmax(1)[:, 1].reshape(80, 80)
     clouds = {f"class {c}": points.x[points.y == c][:60] for c in (0, 1)}
     exhibit.show(
         Plane(
             "Chance of class 1, learned",
-            {"chance": chance},
+            {"chance": probability},
             axes=["x1", "x2"],
             x=line,
             y=line,
@@ -237,8 +237,8 @@ def mlp_06(exhibit: Exhibit) -> str:
             colors={"class 0": 1, "class 1": 0},
         )
     )
-    figures = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
-    return f"as scikit-learn to {worst:.0e}; XOR accuracy {figures}"
+    summary = f"{spread(with_hidden, '.3f')}, {np.mean(without):.2f} without hidden units"
+    return f"as scikit-learn to {worst:.0e}; XOR accuracy {summary}"
 
 
 def mlp_07(exhibit: Exhibit) -> str:
@@ -246,8 +246,8 @@ def mlp_07(exhibit: Exhibit) -> str:
     x = torch.linspace(0, 1, 4001, dtype=torch.float64)
     target = torch.sin(2 * math.pi * x)
 
-    def f(places: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.sin(2 * np.pi * places)
+    def f(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.sin(2 * np.pi * points)
 
     def error(net: nn.Module) -> float:
         with torch.no_grad():
@@ -392,26 +392,26 @@ def mlp_09(exhibit: Exhibit) -> str:
     exhibit.below("the grid misses only slivers: largest area it missed", max(missed, default=0.0), 30 * float(line[1] - line[0]) ** 2)
     exhibit.below("slivers it missed", len(missed), 0.1 * len(inside))
 
-    places = np.linspace(-3, 3, 121)
-    home = regions_lens.locate(regions, np.stack(np.meshgrid(places, places), -1).reshape(-1, 2)).reshape(121, 121)
+    points = np.linspace(-3, 3, 121)
+    home = regions_lens.locate(regions, np.stack(np.meshgrid(points, points), -1).reshape(-1, 2)).reshape(121, 121)
     missing = sorted({f"{i:03b}" for i in range(8)} - {region.pattern for region in regions})
     exhibit.expect("the one pattern of eight that no place has", missing, ["001"])
-    note = f"Each region by the units that are on; no place has {', '.join(missing)}."
+    note = f"Each region by the units that are on; no point has {', '.join(missing)}."
     exhibit.show(
         Plane(
             "Three lines, seven regions",
             {"regions": home},
             axes=["x1", "x2"],
             note=note,
-            x=places,
-            y=places,
+            x=points,
+            y=points,
             classes=[r.pattern for r in regions],
             outlines=[r.corners for r in regions],
         )
     )
-    pictures = regions_lens.read(Subject(deep, Batch(x=torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))), margin=0.0)
-    exhibit.show(replace(pictures[1], title=f"A random 2-8-8-1 net: {len(inside)} regions"))
-    exhibit.show(replace(pictures[0], title="The function over them"))
+    readings = regions_lens.read(Subject(deep, Batch(x=torch.tensor([[-2.0, -2.0], [2.0, 2.0]]))), margin=0.0)
+    exhibit.show(replace(readings[1], title=f"A random 2-8-8-1 net: {len(inside)} regions"))
+    exhibit.show(replace(readings[0], title="The function over them"))
     exhibit.show(Table("Hyperplanes in general position", dict(zip(("D_i", "D", "regions"), zip(*rows, strict=True), strict=True))))
     return f"7 regions for three lines; a random 2-8-8-1 net has {len(inside)}, of which a grid of 160,801 points sees {len(seen)}"
 
@@ -460,7 +460,7 @@ def mlp_10(exhibit: Exhibit) -> str:
         shallow.append(len(piecewise.pieces(piecewise.regions(piecewise.from_layers(layers), -math.inf, math.inf))))
     exhibit.expect("most pieces of 100 shallow nets with 6 units", max(shallow), 7)
     exhibit.expect("their bound", piecewise.region_bound(1, 6), 7)
-    lines, places = {}, {}
+    lines, points = {}, {}
     for times in (1, 2, 3):
         regions = piecewise.regions(constructive.fold_zigzag(times), -1, 1)
         where = [-1.0, *piecewise.joints(regions), 1.0]
@@ -468,8 +468,8 @@ def mlp_10(exhibit: Exhibit) -> str:
         lines[f"{3**times} pieces"] = [
             float(v) - 2.5 * (times - 1) for v in constructive.fold_zigzag(times)(torch.tensor(where).double()[:, None]).detach()[:, 0]
         ]
-        places[f"{3**times} pieces"] = where
-    exhibit.show(Lines("Folding", lines, axes=["x"], note="one, two and three folds, set below each other", x=places))
+        points[f"{3**times} pieces"] = where
+    exhibit.show(Lines("Folding", lines, axes=["x"], note="one, two and three folds, set below each other", x=points))
     columns = {"folds": depths, "units": units, "pieces": counts, "shallow net, at most": [n + 1 for n in units]}
     exhibit.show(Table("Pieces multiply with depth", columns))
     return f"{', '.join(map(str, counts))} pieces for 1 to 6 folds; 6 units in one layer give {max(shallow)} at most"
@@ -548,14 +548,14 @@ def mlp_13(exhibit: Exhibit) -> str:
     exhibit.expect("cells, D = 1 to 6", [side**d for d in dimensions], [10, 100, 1000, 10_000, 100_000, 1_000_000])
     exhibit.expect("all cells are occupied for D <= 2", occupied[:2], [1.0, 1.0])
     exhibit.expect("occupied share: 1 - (1 - m^-D)^n", occupied, expected, within=0.01)
-    exhibit.expect("accuracy: share known + half of the rest", accuracy, [(1 + share) / 2 for share in expected], within=0.02)
+    exhibit.expect("accuracy: share known + half of the rest", accuracy, [(1 + fraction) / 2 for fraction in expected], within=0.02)
     exhibit.below("occupied share at D=6", occupied[-1], 0.02)
     exhibit.below("accuracy at D=6", accuracy[-1], 0.52)
     lines = {"cells with points": occupied, "accuracy": accuracy}
     note = f"{n:,} points, {side} cells a side; the class is the color of a chess board"
     exhibit.show(Lines("A grid classifier runs out of points", lines, axes=["D"], note=note, x=dimensions))
-    shares = ", ".join(f"{share:.3g}" for share in occupied)
-    return f"occupied {shares} for D = 1 to 6; accuracy falls from {accuracy[0]:.2f} to {accuracy[-1]:.2f}"
+    fractions = ", ".join(f"{fraction:.3g}" for fraction in occupied)
+    return f"occupied {fractions} for D = 1 to 6; accuracy falls from {accuracy[0]:.2f} to {accuracy[-1]:.2f}"
 
 
 def _cells(x: Tensor, side: int) -> Tensor:
@@ -603,9 +603,9 @@ def mlp_14(exhibit: Exhibit) -> str:
         -0.01,
         within=1e-5,
     )
-    places = np.linspace(0.01, 13, 260)
-    lines = {f"D = {d}": [math.exp(_radial_log_density(r, d, 1.0)) for r in places] for d in (1, 2, 10, 100)}
-    exhibit.show(Lines("Distance from the center of a Gaussian", lines, axes=["r / sigma"], x=places))
+    points = np.linspace(0.01, 13, 260)
+    lines = {f"D = {d}": [math.exp(_radial_log_density(r, d, 1.0)) for r in points] for d in (1, 2, 10, 100)}
+    exhibit.show(Lines("Distance from the center of a Gaussian", lines, axes=["r / sigma"], x=points))
     return f"D=100: norm {mean:.3f} +/- {std:.3f} sampled; log p falls by {-fall:.5f} at 0.1 from the mode"
 
 
@@ -631,9 +631,9 @@ def mlp_15(exhibit: Exhibit) -> str:
     points = dict(zip("xyz", batch.x[::2].T, strict=True))
     names = ["1 innermost", "2", "3", "4 outermost"]
     exhibit.show(Scatter("A Swiss roll", points, axes=["x", "y", "z"], groups=[names[q] for q in quarter[::2]], view=[12, -72]))
-    figures = {name: spread(values, ".2f") for name, values in estimates.items()}
-    exhibit.show(Table("Intrinsic dimension", {"points": list(figures), "mean and spread over seeds": list(figures.values())}))
-    return "; ".join(f"{name}: {figure}" for name, figure in figures.items())
+    summaries = {name: spread(values, ".2f") for name, values in estimates.items()}
+    exhibit.show(Table("Intrinsic dimension", {"points": list(summaries), "mean and spread over seeds": list(summaries.values())}))
+    return "; ".join(f"{name}: {text}" for name, text in summaries.items())
 
 
 SHEET = "curved sheet in R^50"
@@ -656,12 +656,12 @@ def _manifolds(seed: int) -> dict[str, Tensor]:
 
 def _directions(x: Tensor) -> int:
     """How many principal directions carry over 1 % of the variance each."""
-    share = torch.linalg.svdvals(x - x.mean(0)).square()
-    return int((share / share.sum() > 0.01).sum())
+    fraction = torch.linalg.svdvals(x - x.mean(0)).square()
+    return int((fraction / fraction.sum() > 0.01).sum())
 
 
 def mlp_16(exhibit: Exhibit) -> str:
-    """A random net with 400 hidden units over a square, with a step at the end and with a sigmoid: four pictures."""
+    """A random net with 400 hidden units over a square, with a step at the end and with a sigmoid: four plots."""
     from sklearn.linear_model import LogisticRegression
 
     side, hidden = 200, 400
@@ -674,14 +674,14 @@ def mlp_16(exhibit: Exhibit) -> str:
             parameter.copy_(scale * torch.randn(parameter.shape, generator=draw_from))
         inside, score = net.layers[:2](points), net(points)[:, 0]
         score = score - score.mean()  # so that both answers occur
-    step, chance = (score > 0).float(), score.double().sigmoid()  # in float32 a score of 17 is a chance of 1
+    step, probability = (score > 0).float(), score.double().sigmoid()  # in float32 a score of 17 is a probability of 1
     exhibit.expect("grid points", list(points.shape), [40_000, 2])
     exhibit.expect("hidden values", list(inside.shape), [40_000, 400])
     exhibit.expect("first and last point: the square is [-1, 1]^2", points[[0, -1]], [[-1.0, -1.0], [1.0, 1.0]])
     exhibit.expect("order 'ij': the second coordinate runs first", points[1], [-1.0, -1 + 2 / 199], within=1e-6)
     exhibit.expect("values of the step output", sorted(set(step.tolist())), [0.0, 1.0])
-    exhibit.expect("sigmoid outputs that are not strictly between 0 and 1", int(((chance <= 0) | (chance >= 1)).sum()), 0)
-    exhibit.expect("both agree where the probability passes one half", int(((chance > 0.5).float() != step).sum()), 0)
+    exhibit.expect("sigmoid outputs that are not strictly between 0 and 1", int(((probability <= 0) | (probability >= 1)).sum()), 0)
+    exhibit.expect("both agree where the probability passes one half", int(((probability > 0.5).float() != step).sum()), 0)
     missed = 1 - LogisticRegression(C=1e3).fit(points[::7], step[::7]).score(points, step)
     # On a straight boundary it misses a point in a thousand or none.
     exhibit.above("it is curved: share that a straight boundary gets wrong, as a power of 10", math.log10(max(missed, 1e-5)), -2.6)
@@ -689,12 +689,12 @@ def mlp_16(exhibit: Exhibit) -> str:
     few = torch.arange(0, len(points), 13)
     space = {"x1": points[few, 0], "x2": points[few, 1]}
     levels = [0.0, 0.25, 0.5, 0.75, 1.0]
-    bins = [f"{levels[i]:g} to {levels[i + 1]:g}" for i in torch.bucketize(chance[few], torch.tensor(levels[1:-1])).tolist()]
+    bins = [f"{levels[i]:g} to {levels[i + 1]:g}" for i in torch.bucketize(probability[few], torch.tensor(levels[1:-1])).tolist()]
     readings = {
         "step": Plane("Step output", {"y": step.reshape(side, side).T}, axes=["x1", "x2"], x=line, y=line, classes=["0", "1"]),
         "step in space": Scatter("Step output in space", {**space, "y": step[few]}, axes=["x1", "x2", "y"], groups=step[few].int()),
-        "sigmoid": Plane("Probability", {"p": chance.reshape(side, side).T}, axes=["x1", "x2"], x=line, y=line, levels=9),
-        "sigmoid in space": Scatter("Probability in space", {**space, "p": chance[few]}, axes=["x1", "x2", "p"], groups=bins),
+        "sigmoid": Plane("Probability", {"p": probability.reshape(side, side).T}, axes=["x1", "x2"], x=line, y=line, levels=9),
+        "sigmoid in space": Scatter("Probability in space", {**space, "p": probability[few]}, axes=["x1", "x2", "p"], groups=bins),
     }
     sizes = []
     for name, reading in readings.items():
@@ -702,8 +702,8 @@ def mlp_16(exhibit: Exhibit) -> str:
         sizes.append(draw(reading, exhibit.folder / f"{name}.png").stat().st_size)
     exhibit.expect("pictures saved", len(list(exhibit.folder.glob("*.png"))), 4)
     exhibit.above("bytes of the smallest", min(sizes), 5000)
-    reach = f"p from {float(chance.min()):.3f} to {float(chance.max()):.3f}"
-    return f"grid {tuple(points.shape)}, hidden {tuple(inside.shape)}; {float(step.mean()):.0%} ones; {reach}; 4 pictures"
+    reach = f"p from {float(probability.min()):.3f} to {float(probability.max()):.3f}"
+    return f"grid {tuple(points.shape)}, hidden {tuple(inside.shape)}; {float(step.mean()):.0%} ones; {reach}; 4 plots"
 
 
 def _count(widths: tuple[int, ...]) -> int:

@@ -41,11 +41,11 @@ def opt_01(exhibit: Exhibit) -> str:
     limit = 2 / float(torch.linalg.eigvalsh(a)[-1])
     start = _corner(a)
     fates = {}
-    for share in (0.02, 0.5, 0.97, 0.99, 1.01, 1.03, 2.0):
-        track = _descend(a, start, share * limit, 500)
+    for fraction in (0.02, 0.5, 0.97, 0.99, 1.01, 1.03, 2.0):
+        track = _descend(a, start, fraction * limit, 500)
         falls = track.losses[-1] < track.losses[-2] < track.losses[0]
-        fates[share] = "converges" if falls else track.fate
-    expected = ["converges" if share < 1 else "diverged" for share in fates]
+        fates[fraction] = "converges" if falls else track.fate
+    expected = ["converges" if fraction < 1 else "diverged" for fraction in fates]
     exhibit.expect("what happens at 0.02, 0.5, 0.97, 0.99, 1.01, 1.03 and 2 times 2 / lambda_max", list(fates.values()), expected)
     low, high = 0.0, 4 * limit  # search the rate at which the last loss is above the first
     for _ in range(14):
@@ -56,12 +56,12 @@ def opt_01(exhibit: Exhibit) -> str:
     first = _descend(a, start, 0.5 * limit, 1).path[1]
     exhibit.expect("one step is theta - eta A theta", first, start - 0.5 * limit * a @ start, within=1e-14)
 
-    shares = {"too small": 0.01, "good": 0.5, "too large": 1.05}
-    curves = {word: _descend(a, start, share * limit, 60).losses for word, share in shares.items()}
+    fractions = {"too small": 0.01, "good": 0.5, "too large": 1.05}
+    curves = {word: _descend(a, start, fraction * limit, 60).losses for word, fraction in fractions.items()}
     slow, good, wild = (line[-1] / line[0] for line in curves.values())
     exhibit.above("share of the loss left after 60 steps, rate too small, over that of a good rate", slow / good, 10)
     exhibit.above("share of the loss left after 60 steps, rate too large", wild, 10)
-    note = "Rates over 2 / lambda_max: " + ", ".join(f"{word} {share:g}" for word, share in shares.items()) + "."
+    note = "Rates over 2 / lambda_max: " + ", ".join(f"{word} {fraction:g}" for word, fraction in fractions.items()) + "."
     exhibit.show(Lines("Three learning rates", curves, axes=["step", "loss"], note=note, log=["y"]))
     ground = quadratic(10.0)
     paths = {
@@ -187,7 +187,7 @@ def opt_05(exhibit: Exhibit) -> str:
     worst = 0.0
     for size in sizes:
         order = Order(n, size, seed=exhibit.seed)
-        # As many epochs as B, so that every size is judged by 512 batches: they tell a variance to about 3 %.
+        # As many epochs as B, so that every size is measured with 512 batches: they estimate a variance to about 3 %.
         gradients = _gradients(exhibit, data, [order.at(step) for step in range(size * order.steps_per_epoch)])
         average = gradients[: order.steps_per_epoch].mean(0)
         worst = max(worst, exhibit.expect(f"mean of the batch gradients of an epoch, B={size}", average, full, within=1e-12))
@@ -281,19 +281,19 @@ def opt_07(exhibit: Exhibit) -> str:
         paths[name], losses = _gabor_walk(x, y, starts, batch, batches)
         arrived[name] = losses < best
     counts = {name: int(there.sum()) for name, there in arrived.items()}
-    exhibit.ordered(
+    exhibit.exceeds(
         f"starts of {arrived['full batch'].numel():,} that reach the best basin: batches of 8, less the full batch",
         counts["batches of 8"],
         counts["full batch"],
     )
-    ends = [len({tuple(place) for place in places}) for places in paths["full batch"][-1].round().int().tolist()]
+    ends = [len({tuple(point) for point in points}) for points in paths["full batch"][-1].round().int().tolist()]
     exhibit.above(f"different ends of {starts_each} starts, to whole numbers: minima and plateaus, mean over data sets", np.mean(ends), 10)
     pick = int((arrived["batches of 8"] & ~arrived["full batch"]).flatten().int().argmax())
     ground = replace(gabor(), loss=lambda weights: gabor_loss(weights, *data[pick // starts_each]))
-    ways = {name: path.flatten(1, 2)[:, pick] for name, path in paths.items()}
-    exhibit.show(_plot_paths("From one start: the full batch stays in the nearest minimum", ground, ways))
-    shares = [f"{count} with {name}" for name, count in counts.items()]
-    return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(shares)}"
+    selected = {name: path.flatten(1, 2)[:, pick] for name, path in paths.items()}
+    exhibit.show(_plot_paths("From one start: the full batch stays in the nearest minimum", ground, selected))
+    fractions = [f"{count} with {name}" for name, count in counts.items()]
+    return f"{sets} data sets, {starts_each} starts each: the best basin is reached from {', '.join(fractions)}"
 
 
 def _gabor_walk(x: Tensor, y: Tensor, starts: Tensor, batch_size: int | None, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -557,7 +557,7 @@ def opt_13(exhibit: Exhibit) -> str:
         0.5: ([[0.85, -0.85], [0.7075, -0.7075], [0.772125, -0.772125]], [[0.02, -0.01], [0.0188, -0.0094], [0.008612, -0.007306]]),
     }
     rows = {}
-    for decay, (places, momenta) in traced.items():
+    for decay, (points, momenta) in traced.items():
         w = _vector(1.0, -1.0).requires_grad_()
         lion = optimizer("lion", lr=0.1, weight_decay=decay).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
         seen, averages = [], []
@@ -566,7 +566,7 @@ def opt_13(exhibit: Exhibit) -> str:
             lion.step()
             seen.append(w.detach().clone())
             averages.append(lion.state[w]["momentum"].clone())
-        exhibit.expect(f"weights after 3 steps, traced by hand, decay {decay:g}", torch.stack(seen), places, within=1e-12)
+        exhibit.expect(f"weights after 3 steps, traced by hand, decay {decay:g}", torch.stack(seen), points, within=1e-12)
         exhibit.expect(f"momenta after 3 steps, traced by hand, decay {decay:g}", torch.stack(averages), momenta, within=1e-12)
         rows[f"weights, decay {decay:g}"] = [f"{a:.6g}, {b:.6g}" for a, b in torch.stack(seen).tolist()]
     moves = _walk("lion", 0.003).diff(dim=0).abs()
@@ -583,21 +583,21 @@ def opt_13(exhibit: Exhibit) -> str:
 
 def opt_14(exhibit: Exhibit) -> str:
     """Minima are rare among flat points; noise and momentum leave saddles; noisy steps end in the wide well."""
-    chance = 0.5**20
-    exhibit.expect("all of 20 directions concave up at p = 0.5", chance, 9.5e-7, within=5e-8)  # two printed digits
+    probability = 0.5**20
+    exhibit.expect("all of 20 directions concave up at p = 0.5", probability, 9.5e-7, within=5e-8)  # two printed digits
     trials, rng = 40_000, exhibit.generator("signs")
     ups = (torch.rand(trials, 4, generator=rng) < 0.5).all(1).double().mean()
     exhibit.expect("all of 4 directions, simulated, against p^4", ups, 0.5**4, within=0.006)  # five standard errors
     sizes = (1, 2, 3, 4, 5)
-    shares = []
+    fractions = []
     for n in sizes:
         square = torch.randn(trials, n, n, generator=exhibit.generator("hessians", n))
-        shares.append(float((torch.linalg.eigvalsh((square + square.mT) / 2)[:, 0] > 0).double().mean()))
+        fractions.append(float((torch.linalg.eigvalsh((square + square.mT) / 2)[:, 0] > 0).double().mean()))
     # exact for the Gaussian orthogonal ensemble
     for n, exact in ((1, 0.5), (2, (2 - math.sqrt(2)) / 4), (3, (math.pi - 2 * math.sqrt(2)) / (4 * math.pi))):
-        exhibit.expect(f"share of positive definite random Hessians, N={n}", shares[n - 1], exact, within=5 * math.sqrt(exact / trials))
-    exhibit.ordered("the share falls with N", min(a - b for a, b in zip(shares, shares[1:])), 0.0)
-    exhibit.below("share at N=5", shares[-1], 1e-3)
+        exhibit.expect(f"share of positive definite random Hessians, N={n}", fractions[n - 1], exact, within=5 * math.sqrt(exact / trials))
+    exhibit.exceeds("the share falls with N", min(a - b for a, b in zip(fractions, fractions[1:])), 0.0)
+    exhibit.below("share at N=5", fractions[-1], 1e-3)
 
     rng = exhibit.generator("noise")
 
@@ -624,19 +624,19 @@ def opt_14(exhibit: Exhibit) -> str:
     plain = float((_two_wells(start, None) > 0).double().mean())
     exhibit.above("share of 400 starts that batches of one end in the wide well", wide, 0.5)
     exhibit.below("share with the full batch", plain, 0.1)
-    place = torch.linspace(-2.5, 3.5, 241).double()
-    exhibit.show(Lines("A sharp well and a wide one", {"loss": _wells(place)}, axes=["weight", "loss"], x=place))
+    point = torch.linspace(-2.5, 3.5, 241).double()
+    exhibit.show(Lines("A sharp well and a wide one", {"loss": _wells(point)}, axes=["weight", "loss"], x=point))
     exhibit.show(
         Lines(
             "Random Hessians that are positive definite",
-            {"share": shares, "2^-N": [0.5**n for n in sizes]},
+            {"share": fractions, "2^-N": [0.5**n for n in sizes]},
             axes=["N", "share"],
             x=list(sizes),
             log=["y"],
         )
     )
     noisy = f"{spread(wide, '.1%')} with batches of one"
-    return f"2^-20 = {chance:.2e}; PD share {shares[0]:.3f} to {shares[-1]:.1e}; wide well {plain:.0%} with the full batch, {noisy}"
+    return f"2^-20 = {probability:.2e}; PD fraction {fractions[0]:.3f} to {fractions[-1]:.1e}; wide well: full batch {plain:.0%}, {noisy}"
 
 
 def _wells(w: Tensor) -> Tensor:
@@ -665,10 +665,10 @@ def opt_15(exhibit: Exhibit) -> str:
     """One race for all optimizers; and rates, batches and the like found by search, for nothing learns them."""
     rates, races = (3.0, 0.3, 0.1, 0.01, 0.003), {}
     for ground in (quadratic(10.0), rosenbrock()):
-        place = [_vector(*ground.start)]
+        point = [_vector(*ground.start)]
         target = 1e-3 if ground.name == "quadratic" else 0.1
         entrants = [entrant(name, rates) for name in EVERYONE]
-        races[ground.name] = race(place, partial(_at, ground), entrants, 100, target, keep=True)
+        races[ground.name] = race(point, partial(_at, ground), entrants, 100, target, keep=True)
     x = torch.randn(96, 2, generator=exhibit.generator("x"))
     batch = Batch(x=x, y=(x[:, :1] * x[:, 1:]).sin())
     model = MLP((2, 12, 1), activation="tanh")
@@ -718,18 +718,18 @@ def opt_15(exhibit: Exhibit) -> str:
         steps=60,
     )
     for name, result, count in (("grid", grid, 6), ("random", drawn, 4)):
-        figures = [row.mean(result.monitor) for row in result.rows]
+        metrics = [row.mean(result.monitor) for row in result.rows]
         exhibit.expect(
             f"{name} sweep: settings, and runs of each, one a seed",
             [len(result.rows), min(len(row.runs) for row in result.rows)],
             [count, len(seeds)],
         )
-        exhibit.expect(f"{name} sweep: ranked by {result.monitor}", figures, sorted(figures))
+        exhibit.expect(f"{name} sweep: ranked by {result.monitor}", metrics, sorted(metrics))
         settings = {option: [str(row.setting[option]) for row in result.rows] for option in result.rows[0].setting}
         exhibit.show(
             Table(
                 f"{name} sweep of xor".capitalize(),
-                {**settings, result.monitor: figures, "spread": [row.spread(result.monitor) for row in result.rows]},
+                {**settings, result.monitor: metrics, "spread": [row.spread(result.monitor) for row in result.rows]},
             )
         )
     apart = math.log10(grid.rows[-1].mean(grid.monitor) / grid.best.mean(grid.monitor))

@@ -202,7 +202,7 @@ def _sharded_gradient(shards: dict[int, Batch], seed: int) -> Tensor:
     model = _net(seed).double()
     flat = Flat(model)
     parts = {shard: batch.replace(x=batch.x.double()) for shard, batch in shards.items()}
-    mean.sharded(model, Categorical(classes=3), flat, parts, len(parts), World.single(), lambda shard: None, {})
+    mean.accumulate_shards(model, Categorical(classes=3), flat, parts, len(parts), World.single(), lambda shard: None, {})
     return parameters_to_vector([parameter.grad for parameter in model.parameters() if parameter.grad is not None]).clone()
 
 

@@ -96,7 +96,7 @@ def per_03(exhibit: Exhibit) -> str:
         bounds.append(bound)
     used = np.array(corrections) / np.array(bounds)
     exhibit.expect("sets not learned without an error", errors, 0)
-    exhibit.ordered("corrections never exceed (R / margin)^2: room in the tightest set", 1.0, used.max())
+    exhibit.exceeds("corrections never exceed (R / margin)^2: room in the tightest set", 1.0, used.max())
     exhibit.above("sets that needed more than one correction", sum(count > 1 for count in corrections), 90)
     # Two rows (1, 0) and (0, -1) of sign +, - meet the bound as closely as whole numbers allow: R = 1, margin 1/sqrt(2).
     tight = Perceptron(fit_intercept=False).fit([[1.0, 0.0], [0.0, -1.0]][::-1], [-1, 1])
@@ -108,7 +108,7 @@ def per_03(exhibit: Exhibit) -> str:
 
 
 def per_04(exhibit: Exhibit) -> str:
-    """XOR: a linear program proves that no line separates it, and the rule goes round in circles."""
+    """XOR: a linear program proves that no line separates it, and the perceptron rule cycles."""
     from sklearn.exceptions import ConvergenceWarning
 
     from ..estimators.perceptron import Perceptron, separability
@@ -261,8 +261,8 @@ def per_08(exhibit: Exhibit) -> str:
         exhibit.expect(f"the {name} picture is a PNG", written[:8], b"\x89PNG\r\n\x1a\n")
         exhibit.above(f"the {name} picture has content (bytes)", len(written), 5000)
         exhibit.show(reading)
-    share = z.mean().item()
-    return f"14400 points, {share:.1%} of them 1; the color changes within {gap / half:.3f} half steps of the line"
+    fraction = z.mean().item()
+    return f"14400 points, {fraction:.1%} of them 1; the color changes within {gap / half:.3f} half steps of the line"
 
 
 def per_09(exhibit: Exhibit) -> str:
@@ -289,11 +289,11 @@ def per_09(exhibit: Exhibit) -> str:
     margins = [float((signs * (x @ plane[:2] + plane[2])).min()) for plane in directions]
     best = float((signs * widest.decision_function(x)).min() / np.linalg.norm(widest.coef_))
     exhibit.expect("widest margin, also 1 / |w| of the SVM", best, 1 / np.linalg.norm(widest.coef_), within=1e-5)
-    exhibit.ordered("no perceptron has a margin wider than the widest", best * (1 + 1e-6), max(margins))
-    exhibit.ordered("every perceptron separates: the narrowest margin", min(margins), 0.0)
+    exhibit.exceeds("no perceptron has a margin wider than the widest", best * (1 + 1e-6), max(margins))
+    exhibit.exceeds("every perceptron separates: the narrowest margin", min(margins), 0.0)
 
     widths, draws = (1, 2, 4, 8, 16, 32), 40
-    solved = [np.mean([_frozen(width, seed) for seed in range(draws * exhibit.seed, draws * (exhibit.seed + 1))]) for width in widths]
+    solved = [np.mean([_learns_xor(width, seed) for seed in range(draws * exhibit.seed, draws * (exhibit.seed + 1))]) for width in widths]
     exhibit.expect("XOR solved over one frozen unit, share of draws", solved[0], 0.0)
     exhibit.above(f"XOR solved over {widths[-1]} frozen units, share of draws", solved[-1], 0.95)
 
@@ -314,9 +314,9 @@ def per_09(exhibit: Exhibit) -> str:
             paths=lines,
         )
     )
-    shares = {"share of draws": solved}
+    fractions = {"share of draws": solved}
     title = "XOR solved by a perceptron over random frozen units"
-    exhibit.show(Bars(title, shares, axes=["hidden units"], note=f"{draws} draws each.", labels=list(widths)))
+    exhibit.show(Bars(title, fractions, axes=["hidden units"], note=f"{draws} draws each.", labels=list(widths)))
     return (
         f"8 orders, margins {min(margins):.2f} to {max(margins):.2f}, SVM {best:.2f}; XOR over 32 frozen units in {solved[-1]:.0%} of draws"
     )
@@ -370,7 +370,7 @@ def _multiclass_by_hand(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, int]:
     return weights, corrections
 
 
-def _frozen(width: int, seed: int) -> bool:
+def _learns_xor(width: int, seed: int) -> bool:
     """Whether a perceptron learns XOR from the outputs of random threshold units that stay as they are."""
     from ..estimators.perceptron import Perceptron
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.reading import Bars, Heat, Lines, Reading
 from ..core.seeds import generator
 from ..estimators.reservoir import Reservoir
@@ -49,14 +49,14 @@ def _perturb(exhibit: Exhibit, layer: Any) -> Any:
 def _torch_twin(kind: Callable[..., Any], layer: RNN | GRU | LSTM) -> Any:
     """torch's layer with the same weights; its second bias is 0 but for the one inside the reset of a GRU."""
     twin: Any = kind(layer.width, layer.hidden, batch_first=True).double()
-    held = getattr(layer, "reset_bias", None)
+    reset_bias = getattr(layer, "reset_bias", None)
     with torch.no_grad():
         twin.weight_ih_l0.copy_(layer.x.weight)
         twin.weight_hh_l0.copy_(layer.h.weight)
         twin.bias_ih_l0.copy_(layer.x.bias)
         twin.bias_hh_l0.zero_()
-        if held is not None:
-            twin.bias_hh_l0[-layer.hidden :] = held
+        if reset_bias is not None:
+            twin.bias_hh_l0[-layer.hidden :] = reset_bias
     return twin
 
 
@@ -64,12 +64,12 @@ Draw = Callable[[torch.Generator], Batch]
 
 
 def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> float:
-    """Adam on fresh batches; the share of right answers in the last tenth of them, before they were learned from."""
+    """Adam on fresh batches; the fraction of right answers in the last tenth of them, before they were learned from."""
     objective, optimizer, rng = Categorical(), torch.optim.Adam(model.parameters(), rate), generator(seed, "rnn", "batches")
     right: list[float] = []
     for _ in range(steps):
         batch = draw(rng)
-        output = ask(model, batch)
+        output = call_model(model, batch)
         optimizer.zero_grad()
         objective.terms(output, batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -80,19 +80,19 @@ def _train(model: nn.Module, draw: Draw, steps: int, rate: float, seed: int) -> 
 
 
 def _train_per_seed(exhibit: Exhibit, build: Callable[[], tuple[nn.Module, Draw]], steps: int, rate: float) -> list[float]:
-    """What `_train` gives with each seed, of the first weights and of the batches; model and task are made anew for each."""
-    shares = []
+    """Results of `_train` for each seed, which sets the initial weights and the batches; model and task are built again for each."""
+    fractions = []
     for seed in exhibit.seeds(3):
         torch.manual_seed(seed)
-        shares.append(_train(*build(), steps, rate, seed))
-    return shares
+        fractions.append(_train(*build(), steps, rate, seed))
+    return fractions
 
 
-def _shares(title: str, shares: dict[str, list[float]], axis: str) -> Reading:
+def _fractions(title: str, fractions: dict[str, list[float]], axis: str) -> Reading:
     """Means over seeds as bars."""
-    bars = {"mean share": [sum(values) / len(values) for values in shares.values()]}
-    note = "Over seeds: " + ", ".join(f"{name} {spread(values, '.2f')}" for name, values in shares.items()) + "."
-    return Bars(title, bars, axes=[axis], note=note, labels=list(shares))
+    bars = {"mean share": [sum(values) / len(values) for values in fractions.values()]}
+    note = "Over seeds: " + ", ".join(f"{name} {spread(values, '.2f')}" for name, values in fractions.items()) + "."
+    return Bars(title, bars, axes=[axis], note=note, labels=list(fractions))
 
 
 def rnn_01(exhibit: Exhibit) -> str:
@@ -121,7 +121,7 @@ def _tokens(rng: torch.Generator, *shape: int, kinds: int = 5) -> Tensor:
 
 
 def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
-    """Of each shape how its network is made, a tiny task and the sizes of its answer."""
+    """For each topology: how its network is built, a small task, and the shape of the output."""
     melody = torch.tensor([[1, 4, 2, 0], [3, 3, 0, 1], [2, 0, 4, 4]])
 
     def one_one(rng: torch.Generator) -> Batch:
@@ -136,15 +136,15 @@ def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=x[:, 0])
 
-    def pooled(rng: torch.Generator) -> Batch:
+    def contains_two(rng: torch.Generator) -> Batch:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=(x == 2).any(1).long())
 
-    def aligned(rng: torch.Generator) -> Batch:
+    def shift(rng: torch.Generator) -> Batch:
         x = _tokens(rng, 32, 6)
         return Batch(x=x, y=F.pad(x[:, :-1], (1, 0)))
 
-    def unaligned(rng: torch.Generator) -> Batch:
+    def reverse_and_repeat(rng: torch.Generator) -> Batch:
         source = _tokens(rng, 32, 3)
         y = source.flip(1).repeat_interleave(2, 1)[:, :5]
         return Batch(source=source, x=F.pad(y[:, :-1], (1, 0), value=5), y=y)
@@ -153,17 +153,17 @@ def _tasks() -> dict[str, tuple[Callable[[], nn.Module], Draw, list[int]]]:
         "one-one": (partial(topology, "one-one", inputs=3, outputs=2, width=16), one_one, [32, 2]),
         "one-many": (partial(topology, "one-many", source=3, outputs=6, width=16), one_many, [16, 4, 6]),
         "many-one": (partial(topology, "many-one", inputs=5, outputs=5, width=16), many_one, [32, 5]),
-        "many-one, pooled": (partial(topology, "many-one", inputs=5, outputs=2, width=16, pool="mean"), pooled, [32, 2]),
-        "many-many aligned": (partial(topology, "many-many aligned", inputs=5, outputs=5, width=16), aligned, [32, 6, 5]),
-        "many-many": (partial(topology, "many-many", vocabulary=6, sources=5, width=24), unaligned, [32, 5, 6]),
+        "many-one, pooled": (partial(topology, "many-one", inputs=5, outputs=2, width=16, pool="mean"), contains_two, [32, 2]),
+        "many-many aligned": (partial(topology, "many-many aligned", inputs=5, outputs=5, width=16), shift, [32, 6, 5]),
+        "many-many": (partial(topology, "many-many", vocabulary=6, sources=5, width=24), reverse_and_repeat, [32, 5, 6]),
     }
 
 
 def rnn_02(exhibit: Exhibit) -> str:
     """One network of each shape, on a task of its own."""
-    shares, vectors = {}, []
+    fractions, vectors = {}, []
     for name, (make, draw, sizes) in _tasks().items():
-        exhibit.expect(f"{name}: sizes of the answer", list(ask(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
+        exhibit.expect(f"{name}: sizes of the answer", list(call_model(make(), draw(generator(exhibit.seed + 1, name))).shape), sizes)
 
         def make_and_train(make: Callable[[], nn.Module] = make, draw: Draw = draw) -> tuple[nn.Module, Draw]:
             model = make()
@@ -171,16 +171,18 @@ def rnn_02(exhibit: Exhibit) -> str:
                 vectors.append(model)
             return model, draw
 
-        shares[name] = _train_per_seed(exhibit, make_and_train, steps=60, rate=3e-2)
-        exhibit.above(f"{name}: right answers after 60 steps", shares[name], 0.87)
+        fractions[name] = _train_per_seed(exhibit, make_and_train, steps=60, rate=3e-2)
+        exhibit.above(f"{name}: right answers after 60 steps", fractions[name], 0.87)
     with torch.no_grad():
         melodies = [model.sample(torch.eye(3), torch.full((3, 1), 5), 4, lambda raw: raw.argmax(-1)).tolist() for model in vectors]
     exhibit.expect(
         "one-many: generated from each vector, every seed", melodies, [[[1, 4, 2, 0], [3, 3, 0, 1], [2, 0, 4, 4]]] * len(vectors)
     )
-    exhibit.show(_shares("Right answers of each shape", shares, "shape"))
-    worst = min(shares, key=lambda name: min(shares[name]))
-    return f"{len(shares)} shapes trained with {len(vectors)} seeds each; fewest right answers: {worst} {spread(shares[worst], '.2f')}"
+    exhibit.show(_fractions("Right answers of each shape", fractions, "shape"))
+    worst = min(fractions, key=lambda name: min(fractions[name]))
+    return (
+        f"{len(fractions)} shapes trained with {len(vectors)} seeds each; fewest right answers: {worst} {spread(fractions[worst], '.2f')}"
+    )
 
 
 def rnn_03(exhibit: Exhibit) -> str:
@@ -190,7 +192,7 @@ def rnn_03(exhibit: Exhibit) -> str:
     every = torch.tensor(list(itertools.product([0, 1], repeat=3)))
 
     def score(y: Tensor) -> Tensor:
-        """log p(y; x) of rows y (N, T), all places at once."""
+        """log p(y; x) of rows y (N, T), all positions at once."""
         logits = model(source.expand(len(y), -1), F.pad(y[:, :-1], (1, 0)))
         return -F.cross_entropy(logits.transpose(1, 2), y, reduction="none").sum(1).detach()
 
@@ -212,8 +214,8 @@ def rnn_03(exhibit: Exhibit) -> str:
             3,
             lambda raw: torch.multinomial(raw[:, 0].softmax(-1), 1, generator=rng),
         )
-    shares = (drawn @ torch.tensor([4, 2, 1])).bincount(minlength=8) / n
-    far = ((shares - score(every).exp()).abs() / (score(every).exp() / n).sqrt()).max()
+    fractions = (drawn @ torch.tensor([4, 2, 1])).bincount(minlength=8) / n
+    far = ((fractions - score(every).exp()).abs() / (score(every).exp() / n).sqrt()).max()
     exhibit.below("sampled shares against scores, in standard errors", far, 4.0)
 
     numbers = _perturb(exhibit, Vec2Seq(4, 3, "numbers", width=6, mixer="gru"))
@@ -222,16 +224,16 @@ def rnn_03(exhibit: Exhibit) -> str:
     mean, log_variance = raw.detach().chunk(2, -1)
     objective = Gaussian("learned")
     nll = float(objective.terms(raw, Batch(y=y))["nll"].sum.detach() + objective.constant(y).sum())
-    wanted = -float(torch.distributions.Normal(mean, (log_variance / 2).exp()).log_prob(y).sum())
-    exhibit.expect("Gaussian outputs against torch's density", nll, wanted, within=1e-9)
+    expected = -float(torch.distributions.Normal(mean, (log_variance / 2).exp()).log_prob(y).sum())
+    exhibit.expect("Gaussian outputs against torch's density", nll, expected, within=1e-9)
     labels = ["".join(map(str, row.tolist())) for row in every]
-    bars = {"score": score(every).exp(), "sampled": shares}
+    bars = {"score": score(every).exp(), "sampled": fractions}
     exhibit.show(Bars("Probability of every sequence of three", bars, axes=["sequence"], labels=labels))
     return f"8 sequences have probability {float(score(every).exp().sum()):.12f}; samples within {float(far):.1f} standard errors"
 
 
 def rnn_04(exhibit: Exhibit) -> str:
-    """Two encoders over one sequence: every state sees it all, and the halves change places when it is turned round."""
+    """Two encoders over one sequence: every state depends on the whole sequence, and reversing the sequence exchanges the two halves."""
     x = _draw(exhibit, 2, 7, 6)
     shared = Bidirectional(_perturb(exhibit, LSTM(6)))
     y, state = shared(x)
@@ -270,21 +272,21 @@ def rnn_05(exhibit: Exhibit) -> str:
         mask[:, -1] = False
         return Batch(x=x, y=F.pad(x[:, 1:], (0, 1)), mask=mask)
 
-    shares = {
+    fractions = {
         name: _train_per_seed(exhibit, lambda both=both: (Tagger(4, 4, width=16, bidirectional=both), draw), steps=80, rate=3e-2)  # type: ignore[misc]
         for name, both in (("both directions", True), ("causal", False))
     }
-    exhibit.above("right labels, both directions", shares["both directions"], 0.98)
-    exhibit.below("right labels, causal, of a chance of 1/4", shares["causal"], 0.32)
+    exhibit.above("right labels, both directions", fractions["both directions"], 0.98)
+    exhibit.below("right labels, causal, of a chance of 1/4", fractions["causal"], 0.32)
     tagger = Tagger(4, 4, width=16).double()
     batch = draw(generator(exhibit.seed + 1, "aligned"))
     logits = tagger(batch.x)
     each = logits.log_softmax(-1).gather(-1, batch.y.unsqueeze(-1)).squeeze(-1).detach()
     total = float(Categorical()(tagger, batch)["nll"].sum.detach())
     exhibit.expect("log-likelihood is the sum over places", total, -float(each[batch.mask].sum()), within=1e-9)
-    exhibit.show(_shares("Right labels", shares, "network"))
-    summary = ", ".join(f"{name} {spread(values, '.2f')}" for name, values in shares.items())
-    return f"right labels over {len(shares['causal'])} seeds: {summary} (chance 0.25)"
+    exhibit.show(_fractions("Right labels", fractions, "network"))
+    summary = ", ".join(f"{name} {spread(values, '.2f')}" for name, values in fractions.items())
+    return f"right labels over {len(fractions['causal'])} seeds: {summary} (chance 0.25)"
 
 
 class _LinearCell(nn.Module):
@@ -345,13 +347,13 @@ def _agree(exhibit: Exhibit, name: str, measured: Tensor, target: Tensor) -> flo
 
 
 def rnn_06(exhibit: Exhibit) -> str:
-    """The sum over all paths through time, written out, is what autograd computes."""
+    """The sum over all paths through time equals the gradient of autograd."""
     T = 12
     model, batch, slopes = _setting(exhibit, T)
     loss = Gaussian()(model, batch).loss()  # the mean over T steps and 2 numbers of half the square
-    wanted = torch.autograd.grad(loss, list(model.parameters()))
+    expected = torch.autograd.grad(loss, list(model.parameters()))
     gradients, terms = _explicit(model, batch.x[0], slopes, lambda t: 0)
-    gaps = [_agree(exhibit, f"dL/d{name}, explicit sum", gradients[name], right) for name, right in zip(gradients, wanted)]
+    gaps = [_agree(exhibit, f"dL/d{name}, explicit sum", gradients[name], right) for name, right in zip(gradients, expected)]
     exhibit.expect(f"terms for {T} steps: T (T + 1) / 2", terms, 78)
     parts = [float(_part(model, batch.x[0], slopes, i).norm()) for i in range(T)]
     note = "How much of dL/dW_hh comes over paths of each length."
@@ -360,7 +362,7 @@ def rnn_06(exhibit: Exhibit) -> str:
 
 
 def _part(model: _LinearCell, x: Tensor, slopes: Tensor, back: int) -> Tensor:
-    """The share of dL/dW_hh that comes over exactly so many steps back."""
+    """The fraction of dL/dW_hh that comes over exactly this many steps back."""
     longer = _explicit(model, x, slopes, lambda t: max(t - back, 0))[0]["W_hh"]
     return longer - _explicit(model, x, slopes, lambda t: max(t - back + 1, 0))[0]["W_hh"]
 
@@ -374,8 +376,8 @@ def rnn_07(exhibit: Exhibit) -> str:
         loss = Truncated(Gaussian(), steps, ordered)(model, given).loss()
         return dict(zip(("W_hx", "W_hh", "W_ho"), torch.autograd.grad(loss, list(model.parameters()))))
 
-    gradients, (wanted, terms) = gradient(K), _explicit(model, batch.x[0], slopes, lambda t: t // K * K)
-    for name, right in wanted.items():
+    gradients, (expected, terms) = gradient(K), _explicit(model, batch.x[0], slopes, lambda t: t // K * K)
+    for name, right in expected.items():
         _agree(exhibit, f"dL/d{name} in pieces of {K}", gradients[name], right)
     ends = batch.replace(mask=torch.arange(1, T + 1).remainder(K).eq(0).unsqueeze(0))
     last = torch.zeros_like(slopes)
@@ -422,7 +424,7 @@ def rnn_08(exhibit: Exhibit) -> str:
         curves[f"radius {radius:g}"] = norms.log10()
         exhibit.expect(
             f"log of the gradient for each step of lag, radius {radius:g}", slope, math.log(radius), within=0.01
-        )  # W_hx stretches some directions, so norms waver on their way
+        )  # W_hx stretches some directions, so norms fluctuate
     saturated = RNN(H).double()
     with torch.no_grad():
         saturated.h.weight.copy_(1.2 * turn)
@@ -437,7 +439,7 @@ def rnn_08(exhibit: Exhibit) -> str:
     exhibit.above("norm of the exploded gradient: its logarithm to base 10", before.norm().log10(), 6.0)
     exhibit.expect("norm after clipping at 1", flat.grad.norm(), 1.0, within=1e-12)
     exhibit.expect("its direction is kept", F.cosine_similarity(before, flat.grad, dim=0), 1.0, within=1e-9)
-    note = "log10 of the gradient of the last output by an input so many steps back; straight lines are exponentials."
+    note = "log10 of the gradient of the last output by an input this many steps back; straight lines are exponentials."
     exhibit.show(Lines("Influence against lag", curves, axes=["lag"], note=note))
     return (
         "rate per step "
@@ -457,8 +459,8 @@ def _narma(steps: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return u[:-1, None], y[1:]
 
 
-def _nrmse(predictions: np.ndarray, wanted: np.ndarray) -> float:
-    return float(np.sqrt(np.mean((predictions - wanted) ** 2)) / wanted.std())
+def _nrmse(predictions: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.sqrt(np.mean((predictions - expected) ** 2)) / expected.std())
 
 
 def rnn_09(exhibit: Exhibit) -> str:
@@ -530,10 +532,10 @@ def rnn_10(exhibit: Exhibit) -> str:
         with torch.no_grad():
             for tensor in (take.x.weight, take.x.bias, take.h.weight):
                 tensor[H : 2 * H] *= -1
-        place = "after" if after else "before"
+        position = "after" if after else "before"
         worst = max(
             worst,
-            exhibit.expect(f"Z -> 1 - Z by negating that gate, reset {place}", take(x)[0].detach(), keep(x)[0].detach(), within=1e-12),
+            exhibit.expect(f"Z -> 1 - Z by negating that gate, reset {position}", take(x)[0].detach(), keep(x)[0].detach(), within=1e-12),
         )
     twin = _torch_twin(nn.GRU, keep)
     gap = exhibit.expect("reset after the product against torch's GRU", keep(x)[0].detach(), twin(x)[0].detach(), within=1e-12)
@@ -552,8 +554,8 @@ def rnn_11(exhibit: Exhibit) -> str:
     x = _draw(exhibit, 2, 9, 6)
     layer = _perturb(exhibit, LSTM(6))
     y, state = layer(x)
-    wanted, (h, c) = _torch_twin(nn.LSTM, layer)(x)
-    gap = exhibit.expect("outputs against torch's LSTM", y.detach(), wanted.detach(), within=1e-10)
+    expected, (h, c) = _torch_twin(nn.LSTM, layer)(x)
+    gap = exhibit.expect("outputs against torch's LSTM", y.detach(), expected.detach(), within=1e-10)
     exhibit.expect("cell and state at the end", torch.stack([state["h"], state["c"]]).detach(), torch.cat([h, c]).detach(), within=1e-10)
     _set_gates(layer, f=100.0, i=-100.0)
     start = {"h": torch.zeros(2, 6, dtype=torch.float64), "c": _draw(exhibit, 2, 6, part="c")}
@@ -595,8 +597,8 @@ class _Recall(nn.Module):
         return self.head(self.mixer(self.entry(x))[0][:, -1])
 
 
-def _growing(lag: int, steps: int) -> Draw:
-    """The task, with a lag that grows over the first half of `steps` batches and then stays."""
+def _curriculum(lag: int, steps: int) -> Draw:
+    """The recall task with a curriculum: the lag grows over the first half of `steps` batches, then is constant."""
     lags = (min(max(round(2 * lag * step / steps), 1), lag) for step in itertools.count())
 
     def draw(rng: torch.Generator) -> Batch:
@@ -622,21 +624,21 @@ def rnn_12(exhibit: Exhibit) -> str:
     )
     exhibit.expect("torch's as printed", theirs, [640, 1920, 2560])
 
-    shares = {
+    fractions = {
         f"{name} over {lag}": _train_per_seed(
             exhibit,
-            lambda name=name, lag=lag: (_Recall(name, 32), _growing(lag, STEPS)),  # type: ignore[misc]
+            lambda name=name, lag=lag: (_Recall(name, 32), _curriculum(lag, STEPS)),  # type: ignore[misc]
             STEPS,
             rate=1e-2,
         )
         for name, lag in (("lstm", 50), ("gru", 50), ("rnn", 50), ("rnn", 5))
     }
     for name in ("lstm over 50", "gru over 50", "rnn over 5"):
-        exhibit.above(f"right answers, {name} steps", shares[name], 0.97)
-    exhibit.below("right answers, rnn over 50 steps, of a chance of 1/8", shares["rnn over 50"], 0.5)
-    exhibit.show(_shares(f"Right answers after {STEPS} batches", shares, "net"))
-    summary = ", ".join(f"{name} steps {spread(values, '.2f')}" for name, values in shares.items())
-    return f"{summary} (chance 0.12, {len(shares['lstm over 50'])} seeds, the same training for all); 620, 1860 and 2480 parameters"
+        exhibit.above(f"right answers, {name} steps", fractions[name], 0.97)
+    exhibit.below("right answers, rnn over 50 steps, of a chance of 1/8", fractions["rnn over 50"], 0.5)
+    exhibit.show(_fractions(f"Right answers after {STEPS} batches", fractions, "net"))
+    summary = ", ".join(f"{name} steps {spread(values, '.2f')}" for name, values in fractions.items())
+    return f"{summary} (chance 0.12, {len(fractions['lstm over 50'])} seeds, the same training for all); 620, 1860 and 2480 parameters"
 
 
 def _sizes_table() -> dict[str, RNN | GRU | LSTM]:

@@ -36,7 +36,7 @@ from ..recipes import digits_cnn
 from ..recipes.tools.parts import apply_with_chance
 from .exhibit import Exhibit, spread
 
-SPOILT = """length,width,site,kind
+DIRTY_CSV = """length,width,site,kind
 5.1,3.5,1,a
 4.9,3.0,1,a
 4.9,3.0,1,a
@@ -60,8 +60,8 @@ SETS = 30
 def reg_01(exhibit: Exhibit) -> str:
     """Polynomials of rising degree on a noisy sine pass through all three regimes; each remedy moves the number it should."""
     degrees = tuple(range(16))
-    train, valid, judge = (_sines(exhibit.seed, size, part) for size, part in ((20, "train"), (200, "valid"), (200, "judge")))
-    sets = Sets(train, valid, judge, exhibit.seed)
+    train, valid, test = (_sines(exhibit.seed, size, part) for size, part in ((20, "train"), (200, "valid"), (200, "judge")))
+    sets = Sets(train, valid, test, exhibit.seed)
     start, floor = float(valid[1].var()), NOISE**2
     errors = {degree: _fit(LeastSquares(), degree, train, valid) for degree in degrees}
     means = {degree: (float(on_train.mean()), float(on_new.mean())) for degree, (on_train, on_new) in errors.items()}
@@ -123,12 +123,12 @@ class Sets(NamedTuple):
 
     train: XY
     valid: XY
-    judge: XY
+    test: XY
     seed: int
 
 
 def _sines(seed: int, points: int, part: str) -> XY:
-    """y = sin(2 pi x) + noise, drawn anew for each data set."""
+    """y = sin(2 pi x) + noise, drawn again for each data set."""
     draw = generator(seed, "sines", part)
     x = torch.linspace(-1, 1, points, dtype=torch.float64).expand(SETS, points)
     y = torch.sin(2 * math.pi * x) + NOISE * torch.randn(SETS, points, generator=draw, dtype=torch.float64)
@@ -158,7 +158,7 @@ def _descend_all(
     degree: int, sets: Sets, steps: int, rule: str = "adam", decay: float = 0.0, drop: float = 0.0, stop: bool = False
 ) -> Errors:
     """All data sets at once by gradient descent from 0: the weights are one (data sets, degree + 1) tensor, the rule is elementwise."""
-    (a, y), (new, truth), judge = ((torch.from_numpy(_with_bias(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
+    (a, y), (new, truth), test = ((torch.from_numpy(_with_bias(x, degree)), torch.from_numpy(y)) for x, y in sets[:3])
     w = torch.zeros(len(a), degree + 1, dtype=torch.float64, requires_grad=True)
     step = optimizer(rule, lr=0.02 if rule == "adam" else 0.05).build([{"params": [w], "weight_decay": decay, "names": ["w"]}])
     mask, rng = Dropout(drop), torch.random.fork_rng(devices=[])
@@ -170,7 +170,7 @@ def _descend_all(
             ((mask(a) @ w.unsqueeze(-1)).squeeze(-1) - y).square().mean(1).sum().backward()
             step.step()
             if stop and at % 5 == 0:
-                now = _mse(*judge, w)
+                now = _mse(*test, w)
                 kept = torch.where((now < best)[:, None], w.detach(), kept)
                 best = torch.minimum(now, best)
     end = kept if stop else w.detach()
@@ -281,7 +281,7 @@ def _follow_steps(
     steps: int,
     shrink: float = 1.0,
 ) -> Tensor:
-    """Where the weights end; `shrink` multiplies them before each step, which is decoupled decay written out."""
+    """Where the weights end; `shrink` multiplies them before each step: decoupled weight decay."""
     params = list(model.parameters())
     with torch.no_grad():
         for p, first in zip(params, start, strict=True):
@@ -399,12 +399,14 @@ def reg_04(exhibit: Exhibit) -> str:
     masks = torch.tensor(list(product((0.0, 1.0), repeat=n)), dtype=torch.float64)
     exhibit.expect("masks", len(masks), 2**n)
     for rate in (0.5, p):
-        chance = (rate ** (1 - masks) * (1 - rate) ** masks).prod(1)
+        probability = (rate ** (1 - masks) * (1 - rate) ** masks).prod(1)
         each = layer(masks * x / (1 - rate)).detach()
         evaluated = layer(Dropout(rate).eval()(x)).detach()
-        exhibit.expect(f"p={rate}: average over all {2**n} sub-networks, against one forward pass", chance @ each, evaluated, within=1e-12)
+        exhibit.expect(
+            f"p={rate}: average over all {2**n} sub-networks, against one forward pass", probability @ each, evaluated, within=1e-12
+        )
         # The normalized geometric mean of the sub-networks' probabilities is one softmax of the scaled pass.
-        logs = chance @ each.log_softmax(1)
+        logs = probability @ each.log_softmax(1)
         exhibit.expect(f"p={rate}: geometric mean of their class probabilities", logs.softmax(0), evaluated.softmax(0), within=1e-12)
     unscaled = (p ** (1 - masks) * (1 - p) ** masks).prod(1) @ layer(masks * x).detach()
     scaled = layer(Dropout(p, scale="test").eval()(x)).detach()
@@ -412,7 +414,7 @@ def reg_04(exhibit: Exhibit) -> str:
 
     wide = torch.ones(400, 500, dtype=torch.float64)
     drop = Dropout(p)
-    # 200,000 units: the share kept is known to 0.1 %, and the mean of what is kept to 0.15 %.
+    # 200,000 units: the fraction kept is known to 0.1 %, and the mean of what is kept to 0.15 %.
     exhibit.expect("training mean, against evaluation", float(drop(wide).mean()), float(drop.eval()(wide).mean()), within=0.01)
     exhibit.expect("share of active units, 1 - p", float((drop.train()(wide) != 0).double().mean()), 1 - p, within=0.01)
     exhibit.expect("keep_prob = 0.7 is p = 0.3", Dropout(keep_prob=0.7).p, p, within=1e-12)
@@ -426,23 +428,23 @@ def reg_04(exhibit: Exhibit) -> str:
     gap = (few - layer(x).detach()).norm(dim=1)
     exhibit.below("distance from the whole ensemble after 1024 draws, against one draw", float(gap[-1] / gap[0]), 0.3)
     lines = {"distance": gap, "1 / sqrt(draws)": [float(gap[0]) / math.sqrt(k) for k in (1, 4, 16, 64, 256, 1024)]}
-    note = "Average of so many sub-networks against one pass in evaluation mode."
+    note = "Average of this many sub-networks against one pass in evaluation mode."
     exhibit.show(Lines("Dropout as an ensemble", lines, axes=["draws"], note=note, x=[1, 4, 16, 64, 256, 1024], log=["x", "y"]))
     return f"average of {2**n} sub-networks = one scaled pass to 1e-12; active {1 - p:.0%}; evaluation without a draw"
 
 
 def reg_05(exhibit: Exhibit) -> str:
-    """Training pulls one weight from 0 to 1 along w_t = 1 - 0.9^t; validation likes 1/2 best, which step 7 is nearest to."""
+    """Training pulls one weight from 0 to 1 along w_t = 1 - 0.9^t; the validation loss is smallest at 1/2, and step 7 is nearest to it."""
     stops, kept, traces = [], [], []
     for patience, every, best, stopped in ((1, 1, 7, 8), (3, 1, 7, 10), (5, 1, 7, 12), (3, 2, 6, 12)):
-        run = exhibit.train(_rising(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
+        run = exhibit.train(_one_weight_recipe(patience, every), f"patience-{patience}-{every}", seed=exhibit.seed, checkpoint_every=1000)
         label = f"patience {patience}, checked every {'step' if every == 1 else f'{every} steps'}"
         exhibit.expect(f"{label}: last step", run.result["steps"], stopped)
         exhibit.expect(f"{label}: weight that is kept", run.model().weight.item(), 1 - 0.9**best, within=1e-6)
         stops.append(run.result["steps"])
         kept.append(run.result["model_step"])
         traces.append([row["valid/loss"] for row in run.metrics if "valid/loss" in row])
-    run = exhibit.train(_rising(0, 1), "no-patience", seed=exhibit.seed)
+    run = exhibit.train(_one_weight_recipe(0, 1), "no-patience", seed=exhibit.seed)
     exhibit.expect("without patience: last step", run.result["steps"], 20)
     exhibit.expect("without patience: weight that is kept", run.model().weight.item(), 1 - 0.9**20, within=1e-6)
     exhibit.expect("validation loss at each check", traces[2], [0.5 * (0.5 - 0.9**step) ** 2 for step in range(1, 13)], within=1e-6)
@@ -453,7 +455,7 @@ def reg_05(exhibit: Exhibit) -> str:
     return f"patience 1, 3, 5 stops at step {ends} and keeps the weights of step {nearest}"
 
 
-def _rising(patience: int, every: int) -> Recipe:
+def _one_weight_recipe(patience: int, every: int) -> Recipe:
     def model() -> nn.Module:
         line = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(line.weight)
@@ -527,9 +529,9 @@ def _few_images(exhibit: Exhibit, name: str, seed: int) -> float:
 
 
 def reg_07(exhibit: Exhibit) -> str:
-    """A spoilt table cleaned by counts, splits without overlap, classes weighed alike, and what wrong labels cost."""
+    """A table with errors is cleaned, splits do not overlap, class weights balance the loss, and wrong labels reduce accuracy."""
     file = exhibit.folder / "flowers.csv"
-    file.write_text(SPOILT, encoding="utf-8")
+    file.write_text(DIRTY_CSV, encoding="utf-8")
     report = load(file, missing="drop", drop_duplicates=True, valid=1, test=1).report
     counts = {
         "rows read": 12,
@@ -556,25 +558,24 @@ def reg_07(exhibit: Exhibit) -> str:
     exhibit.above("examples another seed puts elsewhere in test", len(set(other[2].tolist()) - set(parts[2].tolist())), 0)
 
     gap = max(
-        exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6)
-        for name, pair in _weighted_and_balanced(exhibit).items()
+        exhibit.expect(f"{name}: weighted against re-balanced", *pair, within=1e-6) for name, pair in _class_weight_pairs(exhibit).items()
     )
 
-    shares, seeds = (0.0, 0.4, 0.7), exhibit.seeds()
-    scores = [[_accuracy(exhibit, share, seed) for seed in seeds] for share in shares]
+    fractions, seeds = (0.0, 0.4, 0.7), exhibit.seeds()
+    scores = [[_accuracy(exhibit, fraction, seed) for seed in seeds] for fraction in fractions]
     exhibit.above("test accuracy with right labels", scores[0], 0.9)
     for high, low in ((0, 1), (1, 2)):
         lost = [before - after for before, after in zip(scores[high], scores[low], strict=True)]
-        exhibit.above(f"test accuracy lost from {shares[high]:.0%} to {shares[low]:.0%} wrong labels", lost, 0.0)
+        exhibit.above(f"test accuracy lost from {fractions[high]:.0%} to {fractions[low]:.0%} wrong labels", lost, 0.0)
     lines = {f"seed {seed}": [row[number] for row in scores] for number, seed in enumerate(seeds)}
-    exhibit.show(Lines("Test accuracy and wrong training labels", lines, axes=["share of wrong labels"], x=shares))
+    exhibit.show(Lines("Test accuracy and wrong training labels", lines, axes=["share of wrong labels"], x=fractions))
     exhibit.show(Table("What cleaning did", {"what": list(report), "count": list(report.values())}))
     reached = ", ".join(spread(row, ".3f") for row in scores)
     kept = f"{report['rows kept']} of {report['rows read']} rows kept"
     return f"{kept}; weighted loss off by {gap:.1e}; accuracy at 0, 40, 70 % wrong labels {reached}"
 
 
-def _weighted_and_balanced(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
+def _class_weight_pairs(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]:
     """Loss and gradient with class weights on 30, 10 and 5 examples, and without them on 30 of each class."""
     y = torch.tensor([0] * 30 + [1] * 10 + [2] * 5)
     x = torch.randn(45, 4, generator=exhibit.generator("x"))
@@ -590,13 +591,13 @@ def _weighted_and_balanced(exhibit: Exhibit) -> dict[str, tuple[Tensor, Tensor]]
     return dict(zip(("loss", "gradient"), zip(*pairs, strict=True), strict=True))
 
 
-def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
-    """Test accuracy on digits after training with a share of the training labels moved to another class."""
+def _accuracy(exhibit: Exhibit, fraction: float, seed: int) -> float:
+    """Test accuracy on digits after training with a fraction of the training labels moved to another class."""
     data = load("digits", seed=seed, valid=1, test=600)
     assert isinstance(data.train, TensorSource)
     fields = dict(data.train.fields)
     rng = generator(seed, "noise")
-    wrong = torch.rand(len(data.train), generator=rng) < share
+    wrong = torch.rand(len(data.train), generator=rng) < fraction
     moved = (fields["y"] + torch.randint(1, 10, fields["y"].shape, generator=rng)) % 10
     fields["y"] = torch.where(wrong, moved, fields["y"])
     recipe = Recipe(
@@ -607,7 +608,7 @@ def _accuracy(exhibit: Exhibit, share: float, seed: int) -> float:
         batch_size=64,
         steps=200,
     )
-    run = exhibit.train(recipe, f"noise-{share}-{seed}", seed=seed, checkpoint_every=200)
+    run = exhibit.train(recipe, f"noise-{fraction}-{seed}", seed=seed, checkpoint_every=200)
     return run.result["metrics"]["test/accuracy"]
 
 

@@ -17,7 +17,7 @@ from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses.cost import cost
 from ..models import resnet
-from ..models.published import published
+from ..models.published import published_model
 from ..models.unet import UNet
 from ..nn.adapters import freeze, trainable_names
 from ..nn.residual import Residual
@@ -55,10 +55,10 @@ def res_02(exhibit: Exhibit) -> str:
         x, g = (torch.randn(4, dtype=torch.float64, generator=rng) for _ in range(2))
         w1, b1, w2 = (branch.get_parameter(name) for name in ("0.weight", "0.bias", "2.weight"))
         jacobian = w2 @ torch.diag(1 - torch.tanh(w1 @ x + b1).square()) @ w1
-        wanted = (jacobian + skip * torch.eye(4, dtype=torch.float64)).T @ g
+        expected = (jacobian + skip * torch.eye(4, dtype=torch.float64)).T @ g
         leaf = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(Residual(branch, skip=skip)(leaf), leaf, g)
-        worst = max(worst, exhibit.expect(f"lambda {skip:g}: gradient", gradient, wanted.detach(), within=1e-10))
+        worst = max(worst, exhibit.expect(f"lambda {skip:g}: gradient", gradient, expected.detach(), within=1e-10))
     factors = {}
     for skip in (0.9, 1.0, 1.1):
         deep = nn.Sequential(*(Residual(_zero(nn.Linear(4, 4)), skip=skip) for _ in range(50))).double()
@@ -88,7 +88,7 @@ def res_03(exhibit: Exhibit) -> str:
             losses[name].append(_loss(exhibit.train(recipe, f"{name}-{seed}", seed=seed).model(), data))
     shallow, plain, residual = losses.values()
     exhibit.above("training loss: plain 40 layers less plain 4", [p - s for p, s in zip(plain, shallow)], 0.3)
-    exhibit.ordered("training loss: plain 4 layers over residual 40", shallow, residual)
+    exhibit.exceeds("training loss: plain 4 layers over residual 40", shallow, residual)
     small = tower(4, 16)
     deeper = nn.Sequential(*list(small)[:-1], *(Residual(_zero(nn.Linear(16, 16))) for _ in range(36)), small[-1])
     exhibit.expect("a copy with 36 identity layers: loss", _loss(deeper, data), _loss(small, data))
@@ -126,7 +126,7 @@ def _recipe(model: Callable[[], nn.Module], data: Data, steps: int, lr: float = 
 
 def res_04(exhibit: Exhibit) -> str:
     """Training with nothing but a penalty on the weights: a residual block decays to the identity, a plain layer to zero."""
-    left: dict[str, list[tuple[float, float]]] = {}
+    distances: dict[str, list[tuple[float, float]]] = {}
     for seed in exhibit.seeds(3):
         torch.manual_seed(seed)
         x = torch.randn(50, 8)
@@ -137,11 +137,11 @@ def res_04(exhibit: Exhibit) -> str:
                 (0.5 * torch.cat([p.flatten() for p in net.parameters()]).square().sum()).backward()
                 steps.step()
             with torch.no_grad():
-                left.setdefault(name, []).append((float((net(x) - x).norm() / x.norm()), float(net(x).norm() / x.norm())))
-    exhibit.below("residual: distance of H(x) from x", [row[0] for row in left["residual"]], 1e-6)
-    exhibit.below("plain: size of the output", [row[1] for row in left["plain"]], 1e-6)
-    exhibit.above("plain: distance of the output from x", [row[0] for row in left["plain"]], 0.99)
-    return f"after 60 steps of decay |H(x) - x| / |x| is {max(row[0] for row in left['residual']):.0e}, of a plain layer 1"
+                distances.setdefault(name, []).append((float((net(x) - x).norm() / x.norm()), float(net(x).norm() / x.norm())))
+    exhibit.below("residual: distance of H(x) from x", [row[0] for row in distances["residual"]], 1e-6)
+    exhibit.below("plain: size of the output", [row[1] for row in distances["plain"]], 1e-6)
+    exhibit.above("plain: distance of the output from x", [row[0] for row in distances["plain"]], 0.99)
+    return f"after 60 steps of decay |H(x) - x| / |x| is {max(row[0] for row in distances['residual']):.0e}, of a plain layer 1"
 
 
 # RES-05 to RES-07: sizes of signals
@@ -149,22 +149,24 @@ def res_04(exhibit: Exhibit) -> str:
 
 def res_05(exhibit: Exhibit) -> str:
     """Each block of He's weights doubles the variance; normalized branches add one each, so late blocks change less."""
-    # One draw of the weights strays by up to 15 % from the doubling and 1.5 % from the other law, the mean of twelve by 5 and 0.3 %.
+    # One draw of the weights deviates by up to 15 % from the doubling and 1.5 % from the other law, the mean of twelve by 5 and 0.3 %.
     width, blocks, draws, rng = 512, 8, 12, exhibit.generator("res-05")
     k = torch.arange(1, blocks + 1)
-    (free, halves), (normal, shares) = (
+    (free, halves), (normal, fractions) = (
         torch.stack([_sizes(_states(width, blocks, norm, rng)) for _ in range(draws)]).mean(0) for norm in (False, True)
     )
     exhibit.expect("variance after 1 to 4 blocks, over 2, 4, 8, 16", (free / 2.0**k)[:4], [1.0] * 4, within=0.1)
     exhibit.expect("with normalized branches, over 2, 3, 4, 5", (normal / (k + 1))[:4], [1.0] * 4, within=0.01)
     exhibit.expect("what block k changes, as a share of the sum after it, over 1/2", halves * 2, [1.0] * blocks, within=0.1)
-    exhibit.expect("the same with normalized branches, over 1/(k + 1)", shares * (k + 1), [1.0] * blocks, within=0.01)
+    exhibit.expect("the same with normalized branches, over 1/(k + 1)", fractions * (k + 1), [1.0] * blocks, within=0.01)
     start = torch.ones(1)
     lines = {"He's weights": torch.cat([start, free]), "normalized branches": torch.cat([start, normal])}
     note = f"Width {width}, mean of {draws} draws of the weights."
     exhibit.show(Lines("Variance after each block", lines, axes=["block"], log=["y"], note=note))
     rows = [" ".join(f"{v:.1f}" for v in values[:4]) for values in (free, normal)]
-    return f"{rows[0]} without normalization, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {shares[-1]:.0%}"
+    return (
+        f"{rows[0]} without normalization, {rows[1]} with it; the last of {blocks} blocks changes {halves[-1]:.0%} and {fractions[-1]:.0%}"
+    )
 
 
 def _states(width: int, blocks: int, norm: bool, rng: torch.Generator) -> Tensor:
@@ -177,7 +179,7 @@ def _states(width: int, blocks: int, norm: bool, rng: torch.Generator) -> Tensor
 
 
 def _sizes(states: Tensor) -> Tensor:
-    """Of each block the mean square after it over that of the input, and the share of it that is what the block changed."""
+    """Of each block the mean square after it over that of the input, and the fraction of it that is what the block changed."""
     size, change = (each.square().mean((1, 2)) for each in (states, states.diff(dim=0)))
     return torch.stack([size[1:] / size[0], change / size[1:]])
 
@@ -268,9 +270,9 @@ def res_08(exhibit: Exhibit) -> str:
         scores.append(overlap(predictions, test.y, 2))
     exhibit.above("noisy shapes outlined: IoU on held-out pictures", scores, 0.9)
     exhibit.below("the best threshold on brightness: IoU", bright, 0.8)
-    pictures = [image for row in (test.x[:4, 0], test.y[:4], predictions[:4]) for image in row.clamp(0, 1)]
+    images = [image for row in (test.x[:4, 0], test.y[:4], predictions[:4]) for image in row.clamp(0, 1)]
     labels = [name for name in ("picture", "outline", "found") for _ in range(4)]
-    exhibit.show(Images("Held-out pictures, their outlines and what was found", {"images": pictures}, labels=labels, across=4))
+    exhibit.show(Images("Held-out images, their outlines and what was found", {"images": images}, labels=labels, across=4))
     return f"572 -> 388; padded keeps the size; IoU {spread(scores, '.3f')}, by brightness alone {bright:.3f}"
 
 
@@ -291,7 +293,7 @@ def overlap(predictions: Tensor, true: Tensor, classes: int) -> float:
 def res_09(exhibit: Exhibit) -> str:
     """Where the numbers are: VGG-19 holds most of them in dense layers, ResNet-34 almost none (E-32)."""
     goals = {"vgg19": 143667240, "resnet34": 21797672, "resnet18": 11689512, "resnet50": 25557032}
-    nets = {name: published(name) for name in goals}
+    nets = {name: published_model(name) for name in goals}
     nets["resnet20 (CIFAR)"] = resnet.cifar(20)
     goals["resnet20 (CIFAR)"] = 269722
     counts = {name: sum(p.numel() for p in net.parameters()) for name, net in nets.items()}

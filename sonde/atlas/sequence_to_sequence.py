@@ -42,11 +42,11 @@ KINDS = (("none", False), ("dot", False), ("general", False), ("additive", False
 
 def words(seed: int, n: int, longest: int, part: str) -> TensorSource:
     """Pairs of a word of 2 letters or more and the word backwards."""
-    rng, places = generator(seed, "words", part), torch.arange(longest)
+    rng, positions = generator(seed, "words", part), torch.arange(longest)
     lengths = torch.randint(2, longest + 1, (n,), generator=rng)
-    there = places < lengths.unsqueeze(1)
+    there = positions < lengths.unsqueeze(1)
     source = torch.where(there, torch.randint(1, LETTERS + 1, (n, longest), generator=rng), 0)
-    back = source.gather(1, (lengths.unsqueeze(1) - 1 - places).clamp_min(0))
+    back = source.gather(1, (lengths.unsqueeze(1) - 1 - positions).clamp_min(0))
     y = F.pad(torch.where(there, back, 0), (0, 1))
     mask = torch.arange(longest + 1) <= lengths.unsqueeze(1)
     return TensorSource(F.pad(y[:, :-1], (1, 0)), y, source=source, lengths=lengths, mask=mask)
@@ -83,7 +83,7 @@ def decode(model: Any, batch: Batch) -> Tensor:
 
 
 def right(model: Any, batch: Batch) -> Tensor:
-    """(B,) whether each target is written without a mistake."""
+    """(B,) whether each target is written without an error."""
     return ((decode(model, batch) == batch.y) | ~batch.mask).all(1)
 
 
@@ -117,8 +117,8 @@ def s2s_01(exhibit: Exhibit) -> str:
     exhibit.above("rows with one token written for each token read, and the end", longer, 0.95)
     state = models[0].begin(batch.source, batch.lengths)
     exhibit.expect("all that the decoder is told", {name: tuple(part.shape) for name, part in state.items()}, {"summary": (1000, 48)})
-    share = f"{spread(exact, '.1%')} of words come out backwards over {len(models)} seeds"
-    return f"{share}, from one vector of {state['summary'].shape[1]} numbers"
+    fraction = f"{spread(exact, '.1%')} of words come out backwards over {len(models)} seeds"
+    return f"{fraction}, from one vector of {state['summary'].shape[1]} numbers"
 
 
 def s2s_02(exhibit: Exhibit) -> str:
@@ -129,25 +129,25 @@ def s2s_02(exhibit: Exhibit) -> str:
     table = {"tokens": list(bits), "bits each": list(bits.values())}
     exhibit.show(Table("A vector of 1000 bits", table))
     batch, lengths = words(exhibit.seed, 1500, LONG, "test")[:], list(range(2, LONG + 1))
-    shares, ends = {}, {}
+    fractions, ends = {}, {}
     for name, attention in (("fixed vector", "none"), ("attention", "additive")):
         hits = [right(model, batch).float() for model in backwards(exhibit, attention)]
-        shares[name] = [[float(seed[batch.lengths == n].mean()) for seed in hits] for n in lengths]
-        ends[name] = f"{spread(shares[name][0], '.0%')} -> {spread(shares[name][-1], '.0%')}"
-    exhibit.above("fixed vector, words of 2 letters", shares["fixed vector"][0], 0.95)
-    exhibit.below(f"fixed vector, words of {LONG} letters", shares["fixed vector"][-1], 0.3)
-    exhibit.above("attention, words of 2 letters", shares["attention"][0], 0.95)
-    exhibit.above(f"attention, words of {LONG} letters", shares["attention"][-1], 0.9)
+        fractions[name] = [[float(seed[batch.lengths == n].mean()) for seed in hits] for n in lengths]
+        ends[name] = f"{spread(fractions[name][0], '.0%')} -> {spread(fractions[name][-1], '.0%')}"
+    exhibit.above("fixed vector, words of 2 letters", fractions["fixed vector"][0], 0.95)
+    exhibit.below(f"fixed vector, words of {LONG} letters", fractions["fixed vector"][-1], 0.3)
+    exhibit.above("attention, words of 2 letters", fractions["attention"][0], 0.95)
+    exhibit.above(f"attention, words of {LONG} letters", fractions["attention"][-1], 0.9)
     n = len(exhibit.seeds())
-    note = f"Share of words written backwards without a mistake, mean of {n} seeds; all networks are equally wide and trained alike."
-    lines = {name: [sum(seeds) / n for seeds in line] for name, line in shares.items()}
+    note = f"Fraction of words written backwards without an error, mean of {n} seeds; all networks are equally wide and trained alike."
+    lines = {name: [sum(seeds) / n for seeds in line] for name, line in fractions.items()}
     exhibit.show(Lines("Right words by length", lines, axes=["letters", "share right"], note=note, x=lengths))
     summary = ", ".join(f"{name} {line}" for name, line in ends.items())
     return f"100 and 25 bits a token; from 2 to {LONG} letters, {n} seeds: {summary}"
 
 
 def s2s_03(exhibit: Exhibit) -> str:
-    """Scores between decoder and encoder states: against sums written out, and what they find when writing backwards."""
+    """Scores between decoder and encoder states: compared with explicit sums, and where they attend when words are reversed."""
     torch.manual_seed(exhibit.seed)
     source, x, lengths = torch.tensor([[3, 1, 2, 5]]), torch.tensor([[0, 2, 1]]), torch.tensor([3])
     for kind in get_args(Scoring):
@@ -167,8 +167,8 @@ def s2s_03(exhibit: Exhibit) -> str:
                 else:
                     inner = look.query.weight @ h[t] + look.query.bias + look.key.weight @ states[j]
                     scores[t, j] = look.score.weight[0] @ torch.tanh(inner)
-            chances = scores.exp() / scores.exp().sum(1, keepdim=True)
-        exhibit.expect(f"{kind}: weights of a softmax of the scores", weights[:, :3], chances, within=1e-12)
+            probabilities = scores.exp() / scores.exp().sum(1, keepdim=True)
+        exhibit.expect(f"{kind}: weights of a softmax of the scores", weights[:, :3], probabilities, within=1e-12)
         exhibit.expect(f"{kind}: weight of padding", weights[:, 3], torch.zeros(3))
     batch = words(exhibit.seed, 400, LONG, "test")[:]
     letters = torch.arange(LONG + 1) < batch.lengths.unsqueeze(1)
@@ -182,8 +182,8 @@ def s2s_03(exhibit: Exhibit) -> str:
         exhibit.above(f"{kind}: share of letters that look most at their mirror place", hits[kind], 0.7)
         one = Subject(models[0], batch[longest : longest + 1])
         exhibit.show(replace(alignment.read(one, n=1)[0], title=f"Alignment, {kind} scores"))
-    mean = ", ".join(f"{kind} {spread(shares, '.1%')}" for kind, shares in hits.items())
-    return f"letters that look at their mirror place, {len(models)} seeds: {mean}"
+    mean = ", ".join(f"{kind} {spread(fractions, '.1%')}" for kind, fractions in hits.items())
+    return f"letters that look at their mirror position, {len(models)} seeds: {mean}"
 
 
 @final
@@ -206,17 +206,17 @@ class ParseTree:
 
     def advance(self, tokens: Tensor, state: State | None = None, *, spans: Any = None) -> tuple[Tensor, State]:
         read = tokens[:, :0] if state is None else torch.cat([state["read"], tokens], 1)
-        chances = [(0.0, *self.NEXT.get(tuple(row), (0.0, 0.0, 1.0))) for row in read.tolist()]
-        return torch.tensor(chances, dtype=torch.float64).log().unsqueeze(1), {"read": read}
+        probabilities = [(0.0, *self.NEXT.get(tuple(row), (0.0, 0.0, 1.0))) for row in read.tolist()]
+        return torch.tensor(probabilities, dtype=torch.float64).log().unsqueeze(1), {"read": read}
 
-    def chance(self, text: tuple[int, ...]) -> float:
+    def probability(self, text: tuple[int, ...]) -> float:
         return math.prod(self.NEXT[text[:i]][token - 1] for i, token in enumerate(text))
 
 
 def s2s_04(exhibit: Exhibit) -> str:
     """The likeliest token at every step need not make the likeliest text; two beams find it."""
     model, start, stop = ParseTree(), torch.zeros(1, 1, dtype=torch.long), Stop(end=3)
-    every = {text: model.chance(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
+    every = {text: model.probability(text) for text in product((1, 2), (1, 2), (1, 2, 3))}
     best = max(every, key=lambda text: every[text])
     exhibit.expect("probabilities of all texts sum to", sum(every.values()), 1.0, within=1e-12)
     greedy = tuple(generate(model, start, 3, stop=stop, temperature=0)[0].tolist())
@@ -232,18 +232,18 @@ def s2s_04(exhibit: Exhibit) -> str:
     exhibit.expect("tokens written where nine are allowed: it stops at the end token", longer.shape[1], 3)
     n = 4000
     drawn = Counter(tuple(row) for row in generate(model, start.expand(n, 1), 3, seed=exhibit.seed).tolist())
-    shares = torch.tensor([drawn[text] / n for text in every], dtype=torch.float64)
+    fractions = torch.tensor([drawn[text] / n for text in every], dtype=torch.float64)
     p = torch.tensor(list(every.values()), dtype=torch.float64)
-    worst = float(((shares - p).abs() / (p * (1 - p) / n).sqrt()).max())
+    worst = float(((fractions - p).abs() / (p * (1 - p) / n).sqrt()).max())
     exhibit.below(f"{n} draws: largest distance from a text's probability, in standard errors", worst, 4.0)
     names = ["".join(" AB."[token] for token in text) for text in every]
-    bars = {"probability": list(every.values()), f"share of {n} draws": shares}
+    bars = {"probability": list(every.values()), f"share of {n} draws": fractions}
     exhibit.show(Bars("All texts of three tokens", bars, labels=names))
     return f"greedy {every[greedy]:.3f}, two beams {every[texts[2]]:.3f}, the best of all {every[best]:.3f}"
 
 
 def s2s_05(exhibit: Exhibit) -> str:
-    """With true prefixes all places of a target are judged in one pass, and the sum is that of a loop over them."""
+    """With true prefixes all positions of a target are evaluated in one pass, and the sum is that of a loop over them."""
     batch, worst = words(exhibit.seed, 5, LONG, "test")[:], 0.0
     for attention, feeding in KINDS:
         torch.manual_seed(exhibit.seed)
@@ -277,11 +277,11 @@ def s2s_06(exhibit: Exhibit) -> str:
         exhibit.above(f"gap in places {i} to {i + 2}, more than in 1 to 3 by", (part - parts[0]).tolist(), bound)
     exhibit.show(readings[0])
     summary = ", ".join(spread(part.tolist(), ".1%") for part in parts)
-    return f"gap in places 1-3, {LONG - 4}-{LONG - 2}, {LONG - 2}-{LONG}, {len(gaps)} seeds: {summary}"
+    return f"gap in positions 1-3, {LONG - 4}-{LONG - 2}, {LONG - 2}-{LONG}, {len(gaps)} seeds: {summary}"
 
 
 def s2s_07(exhibit: Exhibit) -> str:
-    """Some inputs are the model's own tokens: none is teacher forcing, all is free running, and the share grows."""
+    """Some inputs are the model's own tokens: none is teacher forcing, all is free running, and the fraction grows."""
     torch.manual_seed(exhibit.seed)
     model = Seq2Seq(LETTERS + 1, 16, mixer="gru").train()
     batch = words(exhibit.seed, 3000, LONG, "test")[:]
@@ -292,27 +292,29 @@ def s2s_07(exhibit: Exhibit) -> str:
     exhibit.expect("fraction 1: inputs, against what it writes by itself", own[:, 1:], free)
     steps = range(0, 1001, 10)
     fractions = {"linear": linear(800, 0.9), "exponential": exponential(0.995), "inverse sigmoid": inverse_sigmoid(90)}
-    lines = {name: [share(step) for step in steps] for name, share in fractions.items()}
+    lines = {name: [fraction(step) for step in steps] for name, fraction in fractions.items()}
     for name, line in lines.items():
         exhibit.expect(f"{name}: at the first step", line[0], 0.0)
         exhibit.above(f"{name}: smallest rise", min(b - a for a, b in zip(line, line[1:])), -1e-12)
         exhibit.above(f"{name}: at the last step", line[-1], 0.85)
     worst = 0.0
-    never = batch.replace(x=torch.full_like(batch.x, LETTERS + 1))  # no token of the model: what is its own can be told apart
+    never = batch.replace(
+        x=torch.full_like(batch.x, LETTERS + 1)
+    )  # a token the model never predicts, so that its own tokens can be recognized
     echo = _Deaf(LETTERS + 1)
     for step in (100, 400, 700):
-        share = fractions["linear"](step)
+        fraction = fractions["linear"](step)
         torch.manual_seed(exhibit.seed + step)
-        measured = float((mix_inputs(echo, never, share)[:, 1:] != LETTERS + 1).float().mean())
-        worst = max(worst, abs(measured - share))
-        exhibit.expect(f"step {step}: measured share of its own tokens", measured, share, within=0.02)  # the row asks for 2 %
-    exhibit.show(Lines("Share of its own tokens", lines, axes=["step", "fraction"], x=list(steps)))
+        measured = float((mix_inputs(echo, never, fraction)[:, 1:] != LETTERS + 1).float().mean())
+        worst = max(worst, abs(measured - fraction))
+        exhibit.expect(f"step {step}: measured share of its own tokens", measured, fraction, within=0.02)  # the row asks for 2 %
+    exhibit.show(Lines("Fraction of its own tokens", lines, axes=["step", "fraction"], x=list(steps)))
     return f"0 is teacher forcing, 1 is free running; measured shares within {worst:.1%}"
 
 
 @final
 class _Deaf:
-    """Expects every token alike, whatever it read."""
+    """Predicts all tokens with equal probability, whatever the input."""
 
     def __init__(self, tokens: int) -> None:
         self.tokens = tokens
@@ -363,21 +365,21 @@ def s2s_09(exhibit: Exhibit) -> str:
     data = recipe.build_data()
     seen = {row.tobytes() for row in _rows(data.train)}
     exhibit.expect("sentences of the test that were trained on", sum(row.tobytes() in seen for row in _rows(data.test)), 0)
-    shares, scores = [], []
+    fractions, scores = [], []
     for seed in exhibit.seeds():
         model = exhibit.train(recipe.replace(callbacks=()), f"toy-{seed}", seed=seed).model().eval()
-        translations, wanted, sources = translate.translate_test(model, data)
-        shares.append(exact(translations, wanted))
-        scores.append(bleu([text.split() for text in translations], [text.split() for text in wanted]))
-    exhibit.above("sentences translated without a mistake", shares, 0.97)
+        translations, expected, sources = translate.translate_test(model, data)
+        fractions.append(exact(translations, expected))
+        scores.append(bleu([text.split() for text in translations], [text.split() for text in expected]))
+    exhibit.above("sentences translated without a mistake", fractions, 0.97)
     exhibit.above("BLEU", scores, 98.0)
-    guessed = translate.word_for_word(data, sources)
-    simple = exact(guessed, wanted)
+    word_by_word = translate.word_for_word(data, sources)
+    simple = exact(word_by_word, expected)
     exhibit.below("sentences right where each word is translated by itself", simple, 0.05)
-    table = {"English": sources[:6], "translated": translations[:6], "reference": wanted[:6], "word for word": guessed[:6]}
+    table = {"English": sources[:6], "translated": translations[:6], "reference": expected[:6], "word for word": word_by_word[:6]}
     exhibit.show(Table("Translations", table, note=f"The first sentences of the test part, seed {seed}."))
-    summary = f"{spread(shares, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(shares)} seeds"
-    return f"{summary} on {len(wanted)} new sentences; word for word {simple:.1%} exact"
+    summary = f"{spread(fractions, '.1%')} exact and BLEU {spread(scores, '.1f')} over {len(fractions)} seeds"
+    return f"{summary} on {len(expected)} new sentences; word for word {simple:.1%} exact"
 
 
 def _rows(source: Any) -> list[Any]:

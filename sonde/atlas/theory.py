@@ -45,7 +45,7 @@ def hoeffding(n: int, t: float, width: float = 1.0) -> float:
     return min(1.0, 2 * math.exp(-2 * n * (t / width) ** 2))
 
 
-def pac_examples(hypotheses: int, error: float, chance: float, realizable: bool = True) -> int:
+def pac_examples(hypotheses: int, error: float, delta: float, realizable: bool = True) -> int:
     """Examples that are enough for a finite class: with this chance of failure, no more than this error above the best.
 
     Args:
@@ -53,11 +53,11 @@ def pac_examples(hypotheses: int, error: float, chance: float, realizable: bool 
 
     of all hypotheses must lie within `error` of the true ones
     """
-    if not (hypotheses >= 1 and 0 < error < 1 and 0 < chance < 1):
-        raise BadInput(f"PAC needs a class, and error and chance between 0 and 1, not {hypotheses!r}, {error!r} and {chance!r}")
+    if not (hypotheses >= 1 and 0 < error < 1 and 0 < delta < 1):
+        raise BadInput(f"PAC needs a class, and error and delta between 0 and 1, not {hypotheses!r}, {error!r} and {delta!r}")
     if realizable:
-        return math.ceil((math.log(hypotheses) + math.log(1 / chance)) / error)
-    return math.ceil(math.log(2 * hypotheses / chance) / (2 * error**2))
+        return math.ceil((math.log(hypotheses) + math.log(1 / delta)) / error)
+    return math.ceil(math.log(2 * hypotheses / delta) / (2 * error**2))
 
 
 def sauer(points: int, dimension: int) -> int:
@@ -65,13 +65,13 @@ def sauer(points: int, dimension: int) -> int:
     return sum(math.comb(points, i) for i in range(dimension + 1))
 
 
-def vc_gap(dimension: int, examples: int, chance: float = 0.05) -> float:
+def vc_gap(dimension: int, examples: int, delta: float = 0.05) -> float:
     """Bound on |true - training error| over a whole class of this VC dimension: sqrt((8 d log(2 e m / d) + 8 log(4 / chance)) / m)."""
-    if not (1 <= dimension <= examples and 0 < chance < 1):
+    if not (1 <= dimension <= examples and 0 < delta < 1):
         raise BadInput(
-            f"the VC bound needs examples >= dimension >= 1 and a chance between 0 and 1, not {examples!r}, {dimension!r} and {chance!r}"
+            f"the VC bound needs examples >= dimension >= 1 and a delta between 0 and 1, not {examples!r}, {dimension!r} and {delta!r}"
         )
-    return math.sqrt((8 * dimension * math.log(2 * math.e * examples / dimension) + 8 * math.log(4 / chance)) / examples)
+    return math.sqrt((8 * dimension * math.log(2 * math.e * examples / dimension) + 8 * math.log(4 / delta)) / examples)
 
 
 def labelings(points: np.ndarray) -> list[tuple[int, ...]]:
@@ -97,7 +97,7 @@ def _by_a_plane(points: np.ndarray, labels: tuple[int, ...]) -> bool:
 
 
 def th_01(exhibit: Exhibit) -> str:
-    """Markov, Chebyshev and Hoeffding bound how often a mean of n strays; what is drawn stays below each of them."""
+    """Markov, Chebyshev and Hoeffding bound how often a mean of n deviates; what is drawn stays below each of them."""
     from scipy import stats
 
     n, trials = 100, 200_000
@@ -129,7 +129,7 @@ def th_01(exhibit: Exhibit) -> str:
         **{name: [value or math.nan for value in values] for name, values in measured.items()},
     }
     note = f"{trials:,} means of {n} draws each. Chebyshev is closer near the mean, Hoeffding further out."
-    exhibit.show(Lines("How often a mean strays by t", lines, axes=["t"], note=note, x=distances, log=["y"]))
+    exhibit.show(Lines("How often a mean deviates by t", lines, axes=["t"], note=note, x=distances, log=["y"]))
     at = distances.index(0.1)
     return f"n=100, t=0.1: drawn {measured['fair coin'][at]:.4f}, Chebyshev 0.25, Hoeffding {hoeffding(n, 0.1):.4f}"
 
@@ -138,8 +138,8 @@ def th_02(exhibit: Exhibit) -> str:
     """How many examples a class of 1000 hypotheses needs, and how often a learner with that many fails."""
     from scipy import stats
 
-    size, error, chance = 1000, 0.1, 0.05
-    enough, agnostic = pac_examples(size, error, chance), pac_examples(size, error, chance, realizable=False)
+    size, error, delta = 1000, 0.1, 0.05
+    enough, agnostic = pac_examples(size, error, delta), pac_examples(size, error, delta, realizable=False)
     exhibit.expect("realizable: (ln 1000 + ln 20) / 0.1, rounded up", enough, 100)
     exhibit.expect("agnostic: ln(2 * 1000 / 0.05) / (2 * 0.1^2), rounded up", agnostic, 530)
     # The worst case: every other hypothesis errs on its own tenth of the examples, and the learner picks the worst that fits.
@@ -153,8 +153,8 @@ def th_02(exhibit: Exhibit) -> str:
     exhibit.expect(
         "failure rates drawn, against 1 - (1 - 0.9^m)^999", rates, exact, within=0.05
     )  # three standard errors of 1000 trials at 1/2
-    exhibit.below("realizable, m=100: failure rate", rates[sizes.index(100)], chance)
-    exhibit.above("with 40 examples it fails more often", rates[0], chance)
+    exhibit.below("realizable, m=100: failure rate", rates[sizes.index(100)], delta)
+    exhibit.above("with 40 examples it fails more often", rates[0], delta)
     # A class people use: thresholds on a line.  A sample fits all thresholds between its nearest points on either side.
     x = torch.rand(trials, enough, generator=rng)
     edge = 0.5
@@ -162,18 +162,18 @@ def th_02(exhibit: Exhibit) -> str:
     right = torch.where(x >= edge, x, 1.0).amin(1)
     misses = torch.maximum(edge - (left * size).ceil() / size, (right * size).floor() / size - edge)
     thresholds = float((misses > error).double().mean())
-    exhibit.below("1000 thresholds, m=100: failure rate of the worst that fits", thresholds, chance)
+    exhibit.below("1000 thresholds, m=100: failure rate of the worst that fits", thresholds, delta)
     strayed = {}
     for m in (350, agnostic):
         wrong = torch.binomial(torch.full((trials, size), float(m)), torch.full((trials, size), 0.5), generator=rng)
         strayed[m] = float(((wrong - m / 2).abs() >= math.ceil(m * error)).any(1).double().mean())
-    exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed[agnostic], chance)
+    exhibit.below("agnostic, m=530: some training error off by 0.1 or more", strayed[agnostic], delta)
     tail = 2 * stats.binom.cdf(350 // 2 - 35, 350, 0.5)
     exhibit.expect("agnostic, m=350: the same, against the binomial distribution", strayed[350], 1 - (1 - tail) ** size, within=0.06)
-    exhibit.refuses("an error of 0", lambda: pac_examples(size, 0.0, chance))
+    exhibit.refuses("an error of 0", lambda: pac_examples(size, 0.0, delta))
     bound = [min(1.0, size * math.exp(-error * m)) for m in sizes]
     lines = {"bound |H| exp(-eps m)": bound, "drawn": [rate or math.nan for rate in rates], "exact": exact}
-    note = f"Share of {trials} samples that fit a hypothesis with an error of 0.1; 0.05 is allowed, reached at m = {enough}."
+    note = f"Fraction of {trials} samples that fit a hypothesis with an error of 0.1; 0.05 is allowed, reached at m = {enough}."
     exhibit.show(Lines("Failure of the worst learner that fits", lines, axes=["examples m"], note=note, x=sizes, log=["y"]))
     table = {
         "setting": ["realizable", "thresholds", "agnostic"],
@@ -182,7 +182,7 @@ def th_02(exhibit: Exhibit) -> str:
     }
     exhibit.show(Table("Failure with enough examples", table, note="allowed: 0.05"))
     rate = rates[sizes.index(100)]
-    return f"{enough} and {agnostic} examples; failure rates {rate:.4f} and {strayed[agnostic]:.4f} where {chance} is allowed"
+    return f"{enough} and {agnostic} examples; failure rates {rate:.4f} and {strayed[agnostic]:.4f} where {delta} is allowed"
 
 
 def th_03(exhibit: Exhibit) -> str:
@@ -211,26 +211,29 @@ def th_03(exhibit: Exhibit) -> str:
     # The bound says nothing until it is below 1/2, the gap of a learner that knows all labels by heart: hence 512 d examples.
     label = "VC bound at d=5, m=2560: sqrt((40 (1 + 10 ln 2) + 8 ln 80) / 2560)"
     exhibit.expect(label, vc_gap(5, 2560), 0.37098, within=1e-5)
-    shares = (4, 8, 16, 32, 64, 512)
+    ratios = (4, 8, 16, 32, 64, 512)
     gaps: dict[int, list[float]] = {}
     for d in (5, 20, 60):
         gaps[d] = []
-        for share in shares:
-            m, trials = d * share, max(2, 60_000 // (d * share))
+        for ratio in ratios:
+            m, trials = d * ratio, max(2, 60_000 // (d * ratio))
             x = torch.randn(trials, m, d, generator=rng).double()
             y = torch.randint(0, 2, (trials, m, 1), generator=rng).double() * 2 - 1
             fitted = x @ torch.linalg.lstsq(x, y).solution
             gaps[d].append(float(((fitted * y) > 0).double().mean()) - 0.5)
-        exact = [float(stats.norm.cdf(math.sqrt(1 / (share - 1)))) - 0.5 for share in shares]
+        exact = [float(stats.norm.cdf(math.sqrt(1 / (ratio - 1)))) - 0.5 for ratio in ratios]
         within = 0.02 if d == 5 else 0.01  # few features are not quite Gaussian in sum; about 60,000 labels each
         exhibit.expect(f"d={d}: gap, against Phi(sqrt(r / (1 - r))) - 1/2 with r = d/m", gaps[d], exact, within=within)
-        slope = float(np.polyfit(np.log(shares), np.log(gaps[d]), 1)[0])
-        # The formula itself has -0.51 here, and 60,000 labels tell a slope to 0.02; 1 / m would be -1.
+        slope = float(np.polyfit(np.log(ratios), np.log(gaps[d]), 1)[0])
+        # The formula itself has -0.51 here, and 60,000 labels estimate a slope to 0.02; 1 / m would be -1.
         exhibit.expect(f"d={d}: slope of log gap against log m", slope, -0.5, within=0.1)
-        exhibit.below(f"d={d}, m={d * shares[-1]}: gap below the VC bound", gaps[d][-1], vc_gap(d, d * shares[-1]))
+        exhibit.below(f"d={d}, m={d * ratios[-1]}: gap below the VC bound", gaps[d][-1], vc_gap(d, d * ratios[-1]))
     lines = {f"measured, d = {d}": values for d, values in gaps.items()}
-    lines |= {"sqrt(d / m)": [math.sqrt(1 / share) for share in shares], "VC bound, d = 60": [vc_gap(60, 60 * share) for share in shares]}
-    exhibit.show(Lines("Gap between training and true error on random labels", lines, axes=["m / d"], x=shares, log=["x", "y"]))
+    lines |= {
+        "sqrt(d / m)": [math.sqrt(1 / ratio) for ratio in ratios],
+        "VC bound, d = 60": [vc_gap(60, 60 * ratio) for ratio in ratios],
+    }
+    exhibit.show(Lines("Gap between training and true error on random labels", lines, axes=["m / d"], x=ratios, log=["x", "y"]))
     table = {
         "points": list(range(1, 7)),
         "by a line": counts,
@@ -256,17 +259,17 @@ def th_04(exhibit: Exhibit) -> str:
         truth, weights, biases = draw(10) / math.sqrt(10), draw(sizes[-1], 10) / math.sqrt(10), draw(sizes[-1]) / 2
         x, fresh = draw(n, 10), draw(300, 10)
         y = x @ truth + 0.3 * draw(n)
-        for place, p in enumerate(sizes):
+        for column, p in enumerate(sizes):
             features, test = ((z @ weights[:p].mT + biases[:p]).relu() / math.sqrt(p) for z in (x, fresh))
             for index, penalty in enumerate(penalties):
                 fit = _least_norm(features, y, penalty)
-                errors[index, trial, place] = float((test @ fit - fresh @ truth).square().mean())
+                errors[index, trial, column] = float((test @ fit - fresh @ truth).square().mean())
                 if not penalty:
-                    train[trial, place] = float((features @ fit - y).square().mean())
+                    train[trial, column] = float((features @ fit - y).square().mean())
     middle = np.median(errors, 1)
     plain = dict(zip(sizes, middle[0].tolist(), strict=True))
-    exhibit.ordered("median test error: the peak at 40 features over 20", plain[40], plain[20])
-    exhibit.ordered("median test error: 20 features over 400", plain[20], plain[400])
+    exhibit.exceeds("median test error: the peak at 40 features over 20", plain[40], plain[20])
+    exhibit.exceeds("median test error: 20 features over 400", plain[20], plain[400])
     exhibit.expect("number of features at the peak", max(plain, key=plain.__getitem__), n)
     exhibit.below("training error with 44 features and more", train[:, sizes.index(44) :].max(), 1e-8)
     exhibit.above("training error with 20", np.median(train[:, sizes.index(20)]), 1e-3)
@@ -497,8 +500,8 @@ def th_07(exhibit: Exhibit) -> str:
     exhibit.expect("tanh: gain at K=0 is C_W", wide.gain(torch.tensor(0.0), "tanh", 1.0), 1.0, within=1e-9)
 
     c_w, c_b = torch.linspace(0.5, 3.0, 51).double(), torch.linspace(0.0, 0.3, 31).double()
-    places = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), max_layers=300, tolerance=1e-6)
-    gains = torch.stack([wide.gain(places[:, i], "tanh", float(weight)) for i, weight in enumerate(c_w)], 1)
+    fixed_points = wide.fixed_point("tanh", c_w.unsqueeze(0), c_b.unsqueeze(1), max_layers=300, tolerance=1e-6)
+    gains = torch.stack([wide.gain(fixed_points[:, i], "tanh", float(weight)) for i, weight in enumerate(c_w)], 1)
     note = "Gain of a layer at its fixed point, less 1: on the line 0 a deep net is critical. It starts at C_W = 1, C_b = 0."
     exhibit.show(
         Plane(

@@ -18,8 +18,8 @@ from ..data import augment
 from ..data.catalog import load
 from ..data.tensors import TensorSource
 from ..lenses import overlay
-from ..models.pixels import Pixels, levels_of
-from ..models.published import published, size
+from ..models.pixels import Pixels, quantize_pixels
+from ..models.published import published_model, size
 from ..models.vit import ViT, patchify, unpatchify
 from ..nn.mixers.attention import scores
 from ..objectives.categorical import Categorical
@@ -52,15 +52,15 @@ def vit_01(exhibit: Exhibit) -> str:
     exhibit.refuses("a side that is no multiple of the patch", lambda: patchify(x[:, :, :-1], 16))
     shown = load("shapes", seed=exhibit.seed, n=10, size=64, color=True, noise=0.05).train[:1].x
     cut = [each.movedim(0, -1) for each in patchify(shown, 16).unflatten(2, (3, 16, 16))[0].clamp(0, 1)]
-    exhibit.show(Images("One picture as 16 patches", {"patches": cut}, axes=["patch", "row", "column"], note="Read row by row."))
+    exhibit.show(Images("One image as 16 patches", {"patches": cut}, axes=["patch", "row", "column"], note="Read row by row."))
     return (
         f"{patches.shape[1]} patches of {patches.shape[2]} numbers; linear map = convolution to {gap:.0e}; put together again bit for bit"
     )
 
 
 def vit_02(exhibit: Exhibit) -> str:
-    """Patches, a token for the answer, places, an encoder, a linear map: above what a linear model reads from the pixels."""
-    model: Any = published("vit_b16")
+    """Patches, a token for the answer, positions, an encoder, a linear map: above what a linear model reads from the pixels."""
+    model: Any = published_model("vit_b16")
     number, tokens = size(model), model.features(torch.zeros(1, 3, 224, 224, device="meta")).shape[1]
     exhibit.expect("numbers of ViT-B/16", number, 86_567_656)
     exhibit.expect("tokens in its encoder", tokens, 197)
@@ -79,9 +79,9 @@ def vit_02(exhibit: Exhibit) -> str:
     exhibit.above("test accuracy of a ViT on 8 x 8 digits, patches of 4 x 4", accuracies, 0.945)
     seen = overlay.weights(model, test[:6])
     exhibit.expect("what a token takes of all others adds up to", seen[-1].sum(-1), torch.ones(seen[-1].shape[:-1]).numpy(), 1e-5)
-    picture = overlay.read(Subject(model, test, data=data), n=6)
-    exhibit.above("bytes of the saved attention overlay", draw(picture, exhibit.folder / "overlay.png").stat().st_size, 1000)
-    exhibit.show(picture)
+    overlay_reading = overlay.read(Subject(model, test, data=data), n=6)
+    exhibit.above("bytes of the saved attention overlay", draw(overlay_reading, exhibit.folder / "overlay.png").stat().st_size, 1000)
+    exhibit.show(overlay_reading)
     return (
         f"{number:,} numbers, {tokens} tokens; digits {spread(accuracies, '.1%')}, linear {spread(linear, '.1%')} "
         f"(C = {', '.join(strengths)} by validation), {len(linear)} splits"
@@ -138,7 +138,7 @@ def vit_03(exhibit: Exhibit) -> str:
             bits.append(float(-model.log_prob(test.x, test.label).mean()) / 64 / math.log(2))
             drawn = model.sample(len(labels), labels, torch.Generator().manual_seed(seed))
         alone.append(_independent_pixels(train, test))
-        known.append(_share_recognized(train, drawn, labels))
+        known.append(_recognized_fraction(train, drawn, labels))
     gains = [theirs - ours for ours, theirs in zip(bits, alone)]
     exhibit.above("bits per pixel saved over pixels that only know their place and the digit, new images", gains, 0.1)
     exhibit.above("share of samples in which a classifier of real digits sees the digit asked for", known, 0.7)
@@ -165,7 +165,7 @@ def _pairs(tokens: int) -> int:
 
 
 def _levels(batch: Batch) -> Batch:
-    x = levels_of(batch.x, LEVELS)
+    x = quantize_pixels(batch.x, LEVELS)
     return Batch(x=x, y=x, label=batch.y)
 
 
@@ -183,17 +183,17 @@ def _pixels(train: Batch) -> Recipe:
 
 
 def _independent_pixels(train: Batch, test: Batch) -> float:
-    """Bits per pixel where each pixel is drawn by how often its levels came at its place in images of the digit."""
+    """Bits per pixel where each pixel is drawn by how often its levels came at its position in images of the digit."""
     often = torch.full((10, 64, LEVELS), 0.1, dtype=torch.float64)
     for level in range(LEVELS):
         often[..., level].index_add_(0, train.label, (train.x == level).flatten(1).double())
-    chances: Tensor = (often / often.sum(-1, keepdim=True)).log2()
-    return float(-chances[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
+    log_probabilities: Tensor = (often / often.sum(-1, keepdim=True)).log2()
+    return float(-log_probabilities[test.label].gather(-1, test.x.flatten(1).unsqueeze(-1)).mean())
 
 
-def _share_recognized(train: Batch, drawn: Tensor, labels: Tensor) -> float:
-    """Share of samples in which a support vector machine, trained on real digits, sees the digit that was asked for."""
+def _recognized_fraction(train: Batch, drawn: Tensor, labels: Tensor) -> float:
+    """Fraction of samples in which a support vector machine, trained on real digits, recognizes the requested digit."""
     from sklearn.svm import SVC
 
-    judge = SVC(C=10, gamma=0.001).fit(train.x.flatten(1).numpy(), train.label.numpy())
-    return float(judge.score(drawn.flatten(1).numpy(), labels.numpy()))
+    classifier = SVC(C=10, gamma=0.001).fit(train.x.flatten(1).numpy(), train.label.numpy())
+    return float(classifier.score(drawn.flatten(1).numpy(), labels.numpy()))

@@ -21,9 +21,9 @@ TEXT = (
     "Later the dogs slept, the cats slept, and the cars stood in the street until the morning."
 )
 PASSES = 500
-Way = tuple[Literal["skip-gram", "cbow"], Literal["negative", "hierarchical"]]
-WAYS: tuple[Way, ...] = (("skip-gram", "negative"), ("cbow", "negative"), ("skip-gram", "hierarchical"), ("cbow", "hierarchical"))
-LEAST = {
+Method = tuple[Literal["skip-gram", "cbow"], Literal["negative", "hierarchical"]]
+METHODS: tuple[Method, ...] = (("skip-gram", "negative"), ("cbow", "negative"), ("skip-gram", "hierarchical"), ("cbow", "hierarchical"))
+MIN_SCORES = {
     "skip-gram, negative": (0.3, 0.6),
     "cbow, negative": (0.7, 0.8),
     "skip-gram, hierarchical": (0.18, 0.2),
@@ -48,7 +48,7 @@ def emb_01(exhibit: Exhibit) -> str:
         exhibit.expect(f"{name}: text there and back", cut.decode(cut.encode(sample)), sample)
         sizes[name] = len(cut.encode(TEXT))
     lengths = list(sizes.values())
-    exhibit.ordered("tokens: most for characters, then sub-words, then words", min(lengths[0] - lengths[2], lengths[2] - lengths[1]), 0)
+    exhibit.exceeds("tokens: most for characters, then sub-words, then words", min(lengths[0] - lengths[2], lengths[2] - lengths[1]), 0)
     unseen = "A dogcart, 東京!"
     exhibit.expect(
         "BPE on bytes brings back a text it has not seen",
@@ -62,8 +62,8 @@ def emb_01(exhibit: Exhibit) -> str:
     symbols = {"DNA": dna.encode("GATTACA").long(), "series in 8 steps": series, "pixels in 4 grays": pixels.flatten()}
     for name, row in {**symbols, "words": tokenizers["words"].encode(TEXT).long()}.items():
         distance = torch.cdist(codes := F.one_hot(row.unique()).double(), codes)
-        apart = distance[~torch.eye(len(codes), dtype=torch.bool)]
-        exhibit.expect(f"{name}: distances of different one-hot codes", apart, torch.full_like(apart, math.sqrt(2)), 1e-12)
+        distances = distance[~torch.eye(len(codes), dtype=torch.bool)]
+        exhibit.expect(f"{name}: distances of different one-hot codes", distances, torch.full_like(distances, math.sqrt(2)), 1e-12)
     cat, dog, car = (
         F.one_hot(tokenizers["words"].encode(word).long(), tokenizers["words"].size).double() for word in ("cat", "dog", "car")
     )
@@ -103,7 +103,7 @@ def emb_03(exhibit: Exhibit) -> str:
     falls: dict[str, list[float]] = {}
     for seed in exhibit.seeds():
         text = _language(seed)
-        for model, loss in WAYS:
+        for model, loss in METHODS:
             fit = Word2Vec(12, model, loss, window=2, sample=0, min_count=1, epochs=12, lr=0.1, random_state=seed, quiet=True).fit(text)
             gaps.setdefault(f"{model}, {loss}", []).append(_gap(fit.vectors_.similarity))
             falls.setdefault(f"{model}, {loss}", []).append(fit.losses_[0] - fit.losses_[-1])
@@ -111,7 +111,7 @@ def emb_03(exhibit: Exhibit) -> str:
         unit = F.normalize(vectors, dim=1)
         gaps.setdefault("full softmax", []).append(_gap(lambda a, b: float(unit[names.index(a)] @ unit[names.index(b)])))  # noqa: B023
         falls.setdefault("full softmax", []).append(losses[0] - losses[-1])
-    for name, (fall, gap) in LEAST.items():
+    for name, (fall, gap) in MIN_SCORES.items():
         exhibit.above(f"{name}: fall of the loss", falls[name], fall)
         exhibit.above(f"{name}: similarity(cat, dog) - similarity(cat, car)", gaps[name], gap)
     once = Word2Vec(4, window=1, sample=0, min_count=1, epochs=1, lr=1e-9, random_state=exhibit.seed, quiet=True).fit([five])
@@ -166,7 +166,7 @@ def emb_04(exhibit: Exhibit) -> str:
 
 
 def emb_05(exhibit: Exhibit) -> str:
-    """One word, two senses: its row in a table is one vector, what a network says of it depends on its sentence."""
+    """One word, two senses: its row in a table is one vector; the state of a network depends on its sentence."""
     from ..models.elmo import Elmo, neighbors
 
     money, river = ["cash", "loan", "coin"], ["water", "reed", "boat"]
@@ -198,7 +198,7 @@ def emb_05(exhibit: Exhibit) -> str:
 
 
 def emb_06(exhibit: Exhibit) -> str:
-    """A sum of token vectors is the same in any order; adding places does not help it, a network that reads them does."""
+    """A sum of token vectors is the same in any order; adding positions does not help it, a network that reads them does."""
     names = ["the", "dog", "chases", "cat"]
     texts = ["The dog chases the cat", "The cat chases the dog", "cat the the chases dog"]
     tokens = torch.tensor([[names.index(word) for word in text.lower().split()] for text in texts])
@@ -209,8 +209,8 @@ def emb_06(exhibit: Exhibit) -> str:
     bag = counts.double() @ table
     exhibit.expect("one vector", bag, bag[:1].expand(3, -1).clone())
     exhibit.expect("the same as adding one token after the other", F.embedding(tokens, table).sum(1), bag, 1e-14)
-    places = Positions("sinusoidal", 24)
-    embeddings = places(F.embedding(tokens, table))[0]
+    encoding = Positions("sinusoidal", 24)
+    embeddings = encoding(F.embedding(tokens, table))[0]
 
     def smallest_distance(x: Tensor) -> float:
         return float(torch.cdist(x, x)[~torch.eye(3, dtype=torch.bool)].min())
@@ -223,11 +223,11 @@ def emb_06(exhibit: Exhibit) -> str:
     )
     distance = smallest_distance(torch.tanh(embeddings @ mix).sum(1))
     exhibit.above("and with places", distance, 0.1)
-    return f"3 orders of 5 words, one vector; with places read by a network they are {distance:.2f} or more apart"
+    return f"3 orders of 5 words, one vector; with positions read by a network they are {distance:.2f} or more apart"
 
 
 def _language(seed: int, sentences: int = 600) -> list[list[str]]:
-    """Beasts eat and sleep, vehicles drive and honk; nothing else tells them apart."""
+    """Beasts eat and sleep, vehicles drive and honk; nothing else distinguishes them."""
     draw = np.random.default_rng(seed)
     acts = {BEASTS: ["eats", "sleeps", "plays"], CARS: ["drives", "honks", "brakes"]}
     groups = [(BEASTS, CARS)[i] for i in draw.integers(2, size=sentences)]

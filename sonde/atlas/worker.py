@@ -1,8 +1,8 @@
-"""Processes that run exhibits.  An exhibit that crashes or hangs costs its own row and nothing else.
+"""Worker processes that run exhibits.  If an exhibit crashes or hangs, only its own row fails.
 
-`each(ids)` gives results as they come, `samples(ids, n)` those of seeds 0 to n - 1.  A worker runs many rows one after
-another, because importing torch takes longer than most exhibits; ids and seeds go in by its standard input, one line of
-JSON for each comes out.  Each worker leads a process group of its own, so whatever processes an exhibit started end with it.
+`each(ids)` yields results as they finish, `samples(ids, n)` those of seeds 0 to n - 1.  A worker runs many rows one after
+another, because importing torch takes longer than most exhibits.  It reads ids and seeds from standard input and writes
+one line of JSON for each.  Each worker has its own process group, so that processes started by an exhibit end with it.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ from ..core.files import parse_json
 from .exhibit import FOLDER, Result, exhibits, row_source, run
 
 GRACE = 30.0
-"""seconds on top of a row's limit: starting Python, and a worker too stuck to stop itself"""
+"""seconds added to the limit of a row, for starting Python and for a worker that does not stop by itself"""
 
 
 def each(ids: Sequence[str], jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
-    """Results of the rows as they come, `jobs` at a time; a row that takes longer than `limit` seconds has failed."""
+    """Results of the rows in the order they finish, `jobs` at a time; a row fails after `limit` seconds."""
     return _work([(row, None) for row in ids], jobs, limit, folder)
 
 
 def samples(ids: Sequence[str], n: int, jobs: int = 2, limit: float = 600.0, folder: Path = FOLDER) -> Iterator[Result]:
-    """Results of every row for the seeds 0 to n - 1, one training each, as they come."""
+    """Results of every row for seeds 0 to n - 1, one training each, in the order they finish."""
     return _work([(row, seed) for row in ids for seed in range(n)], jobs, limit, folder)
 
 
 def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, folder: Path) -> Iterator[Result]:
-    waiting, places = deque(tasks), exhibits(folder)
+    queue, paths = deque(tasks), exhibits(folder)
     idle: list[_ExhibitWorker] = []
     busy: list[_ExhibitWorker] = []
     with tempfile.TemporaryDirectory(prefix="sonde-atlas-", ignore_cleanup_errors=True) as scratch:
         try:
-            while waiting or busy:
-                while waiting and len(busy) < jobs:
+            while queue or busy:
+                while queue and len(busy) < jobs:
                     worker = idle.pop() if idle else _ExhibitWorker(folder, limit, Path(scratch))
                     busy.append(worker)
-                    row, seed = waiting.popleft()
-                    worker.begin(row, seed, places[row])
+                    row, seed = queue.popleft()
+                    worker.begin(row, seed, paths[row])
                 first = min(worker.deadline for worker in busy)
                 select.select([worker.answers for worker in busy], [], [], max(0.0, first - time.monotonic()))
                 for worker in list(busy):
                     result = worker.result()
                     if result is not None:
                         busy.remove(worker)
-                        if not worker.gone:
+                        if not worker.ended:
                             idle.append(worker)
                         yield result
         finally:
@@ -66,21 +66,21 @@ def _work(tasks: Sequence[tuple[str, int | None]], jobs: int, limit: float, fold
 
 
 class _ExhibitWorker:
-    """One process, seen from outside."""
+    """Handle of one worker process."""
 
     def __init__(self, folder: Path, limit: float, scratch: Path) -> None:
-        self.limit, self.gone = limit, False
+        self.limit, self.ended = limit, False
         handle, name = tempfile.mkstemp(dir=scratch, suffix=".log")
         self.log = Path(name)
-        # One thread each: the rows share the cores, and sums must not depend on how many there are.
-        own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TMPDIR": str(scratch)}
+        # One thread each: the rows share the cores, and sums must not depend on the number of threads.
+        variables = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TMPDIR": str(scratch)}
         path = os.pathsep.join(filter(None, [str(registry.PACKAGE.parent), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(folder), str(limit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=handle,
-            env={**os.environ, **own, "PYTHONPATH": path},
+            env={**os.environ, **variables, "PYTHONPATH": path},
             start_new_session=True,
         )
         os.close(handle)
@@ -93,22 +93,22 @@ class _ExhibitWorker:
         self.started = time.monotonic()
         self.deadline = self.started + self.limit + GRACE
         assert self.process.stdin is not None
-        with suppress(BrokenPipeError):  # it died while idle; `result` will read the end of its answers and say so
+        with suppress(BrokenPipeError):  # it died while idle; `result` reads the end of its output and reports it
             os.write(self.process.stdin.fileno(), f"{row} {'' if seed is None else seed}\n".encode())
 
     def result(self) -> Result | None:
-        """The result of the row begun last, or None while it is still at work."""
+        """Result of the row begun last, or None while it is running."""
         if select.select([self.answers], [], [], 0.0)[0]:
             part = os.read(self.answers, 1 << 20)
             self.text += part
             if self.text.endswith(b"\n"):
                 return Result.from_json(parse_json(self.text))
             if not part:
-                return self._lost()
-        return self._lost() if time.monotonic() > self.deadline else None
+                return self._fail()
+        return self._fail() if time.monotonic() > self.deadline else None
 
-    def _lost(self) -> Result:
-        """The row's failure, named, after its worker died or did not answer; the worker is ended."""
+    def _fail(self) -> Result:
+        """End a worker that died or did not answer; returns a failed result that says why."""
         late = time.monotonic() > self.deadline
         self.end()
         words = self.log.read_bytes()[self.log_start :].decode("utf-8", "replace")
@@ -120,15 +120,15 @@ class _ExhibitWorker:
         else:
             what = f"its process ended with exit code {code}"
         line = re.search(rf'File ".*{self.path.name}", line (\d+)', words)
-        place = f" ({self.path.name} line {line.group(1)})" if line else ""
+        where = f" ({self.path.name} line {line.group(1)})" if line else ""
         seconds = round(time.monotonic() - self.started, 3)
-        return Result(self.row, "", seconds, row_source(self.row, self.path), error=what + place, seed=self.seed or 0)
+        return Result(self.row, "", seconds, row_source(self.row, self.path), error=what + where, seed=self.seed or 0)
 
     def end(self) -> None:
-        """End the process and everything it started; one that is already ending keeps its own exit code."""
-        if self.gone:
+        """Kill the process and all it started; one that has already ended keeps its exit code."""
+        if self.ended:
             return
-        self.gone = True
+        self.ended = True
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -138,13 +138,13 @@ class _ExhibitWorker:
 
 
 def main(folder: Path, limit: float) -> None:
-    """Inside the worker: run the rows named on standard input until it closes."""
+    """Run the rows named on standard input until it closes; this is the program of a worker."""
     faulthandler.enable()
-    questions, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)  # what an exhibit prints must not stand among the results
-    for line in questions:
+    os.dup2(2, 1)  # output of an exhibit must not mix with the results
+    for line in requests:
         row, *seed = line.split()
         faulthandler.dump_traceback_later(limit, exit=True)
         result = run(row, folder, int(seed[0]), sampled=True) if seed else run(row, folder)

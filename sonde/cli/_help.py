@@ -25,7 +25,7 @@ def overview(commands: Mapping[str, str]) -> str:
     return "\n".join(
         (
             f"{bold('Sonde')} {__version__}: build a network, train it, look inside it.",
-            f"  {bold('sonde')} COMMAND [words] [--options]",
+            f"  {bold('sonde')} COMMAND [arguments] [--options]",
             "",
             columns((bold(name), summary) for name, summary in commands.items()),
             "",
@@ -44,9 +44,9 @@ def overview(commands: Mapping[str, str]) -> str:
 
 
 def of_command(name: str, command: ModuleType, words: Sequence[str]) -> str:
-    """`sonde COMMAND --help`.  Where the options depend on a name, the command defines `described(words)`."""
+    """`sonde COMMAND --help`.  Where the options depend on a name, the command defines `describe_target(words)`."""
     parts = [(command.__doc__ or "").split("\n")[0], "", f"  {bold('sonde ' + name)} {command.USAGE}"]
-    thing = command.described(list(words)) if hasattr(command, "described") else None
+    thing = command.describe_target(list(words)) if hasattr(command, "describe_target") else None
     if thing is not None:
         parts += ["", bold(thing.owner) + (f": {thing.summary}" if thing.summary else ""), options(thing.options) or "  no options"]
         parts += ["", f"and the options of `sonde {name} --help`"] if command.options() else []
@@ -64,7 +64,7 @@ def schema(name: str, command: ModuleType, words: Sequence[str]) -> str:
 
     from ..core.options import json_schema
 
-    thing = command.described(list(words)) if hasattr(command, "described") else None
+    thing = command.describe_target(list(words)) if hasattr(command, "describe_target") else None
     if thing is not None:
         return json.dumps(json_schema(thing.options, thing.owner, thing.summary), indent=2)
     own = {one.name: one for one in command.options()}
@@ -81,12 +81,14 @@ def _signature(name: str, option: Option) -> str:
     from dataclasses import replace
     from inspect import Parameter
 
+    from ..core.options import choices
     from ._options import flag
 
     if option.type is bool:
         return f"{flag(name)}, {flag(f'no_{name}')}" if option.default is True else flag(name)
     kind = replace(option, range=None, default=Parameter.empty).describe().removesuffix(" ...")
-    word = kind.removeprefix("one of ").replace(", ", "|") if kind.startswith("one of ") else WORDS.get(kind, "VALUE")
+    kind, names = kind.removeprefix("one of "), ", ".join(map(str, choices(option.type)))
+    word = names.replace(", ", "|") if kind == names else WORDS.get(kind, "VALUE")
     return f"{flag(name)} {word}" + (" ..." if option.many else "")
 
 

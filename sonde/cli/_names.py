@@ -28,7 +28,7 @@ class Named:
     """imports the function or class itself"""
 
 
-def named(target: str, owner: str, path: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
+def describe(target: str, owner: str, path: Path, function: str, load: Callable[[], Callable[..., Any]], skip: Sequence[str] = ()) -> Named:
     """What a file defines: read from its source text where possible, else imported."""
     read = signatures.read_signature(path, function, owner, skip)
     if read is not None:
@@ -57,9 +57,9 @@ def merge_options(own: Mapping[str, Option], thing: Named) -> dict[str, Option]:
 
 def recipe(name: str) -> Named:
     """A recipe in the registry or in a user's file."""
-    owner = f"recipe '{registry.label(checked(name))}'"
+    owner = f"recipe '{registry.label(check_name(name))}'"
     load = partial(registry.function_of, "recipes", name, "recipe", "def recipe(...) -> Recipe")
-    return named(name, owner, registry.path_of("recipes", name), "recipe", load, skip=("seed",))
+    return describe(name, owner, registry.path_of("recipes", name), "recipe", load, skip=("seed",))
 
 
 def model(name: str) -> Named:
@@ -85,21 +85,21 @@ def mixer(name: str) -> Named:
 
 
 def _class(kind: str, name: str, load: Callable[[], type]) -> Named:
-    label = registry.label(checked(name))
+    label = registry.label(check_name(name))
     path = registry.path_of(kind, name)
     matching = [one for one in signatures.classes(path) if one.lower() == label.replace("_", "").lower()]
-    return named(name, f"{registry.kind_of(kind)} '{label}'", path, matching[0] if len(matching) == 1 else "tiny()", load)
+    return describe(name, f"{registry.kind_of(kind)} '{label}'", path, matching[0] if len(matching) == 1 else "tiny()", load)
 
 
 def lens(name: str) -> Named:
     """A lens in the registry or in a user's file."""
-    owner, write = f"lens '{registry.label(checked(name))}'", "def read(subject: Subject) -> Reading"
+    owner, write = f"lens '{registry.label(check_name(name))}'", "def read(subject: Subject) -> Reading"
     load = partial(registry.function_of, "lenses", name, "read", write)
     if registry.is_file(name) and next(iter(inspect.signature(load()).parameters), "") != "subject":
         raise BadInput(f"the first argument of 'read' of {owner} is not 'subject'", fix=f"write: {write}")
-    return named(name, owner, registry.path_of("lenses", name), "read", load, skip=("subject",))
+    return describe(name, owner, registry.path_of("lenses", name), "read", load, skip=("subject",))
 
 
-def checked(name: str) -> str:
+def check_name(name: str) -> str:
     """The name of a plug-in; a path is checked to be a possible file name."""
     return str(usable(Path(name), "FILE.py")) if registry.is_file(name) else name

@@ -32,7 +32,7 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-def leading(words: Sequence[str], known: Mapping[str, Option], max_words: int = 1) -> tuple[list[str], list[str]]:
+def take_names(words: Sequence[str], known: Mapping[str, Option], max_words: int = 1) -> tuple[list[str], list[str]]:
     """Up to `max_words` plain words from the front, and the remaining words.
 
     These words decide which options exist, so the search ends at the first unknown option.

@@ -59,7 +59,7 @@ class Batch:
         return f"Batch({inside})"
 
 
-def ask(model: Callable[..., Any], batch: Batch) -> Any:
+def call_model(model: Callable[..., Any], batch: Batch) -> Any:
     """Call the model on a batch: on its `x`, or on the fields that the model names in `reads`, with None for missing ones."""
     reads = getattr(model, "reads", None)
     return model(batch.x) if reads is None else model(*(batch.get(name) for name in reads))

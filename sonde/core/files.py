@@ -230,7 +230,7 @@ class Lock:
                 f"the run directory cannot be locked: {error.strerror}",
                 where=str(path.parent),
                 last_good="nothing was changed",
-                fix="use a folder you may write to, on a local file system with some room left",
+                fix="use a folder you may write to, on a local file system with free space",
             ) from error
         except RunBusy:
             self.release()

@@ -125,7 +125,7 @@ class Option:
     def _one(self, value: Any, kind: Any) -> Any:
         value = _convert(value, kind)
         if not _matches(value, kind):
-            close = closest(value, map(str, _choices(kind))) if isinstance(value, str) else None
+            close = closest(value, map(str, choices(kind))) if isinstance(value, str) else None
             raise self._error(value, f"must be {_describe(kind)}", "" if close is None else f"did you mean '{close}'?")
         if isinstance(value, float) and not math.isfinite(value):
             raise self._error(value, "must be a finite number")
@@ -235,7 +235,7 @@ def checked(function: F) -> F:
 def constrained_arguments(function: Callable, owner: str) -> dict[str, Option]:
     """Arguments of a function or constructor whose annotation holds a `Range` or a `Literal`."""
     options = options_of(function, owner)
-    return {name: replace(option, noun="argument") for name, option in options.items() if option.range or _choices(option.type)}
+    return {name: replace(option, noun="argument") for name, option in options.items() if option.range or choices(option.type)}
 
 
 def json_schema(options: Mapping[str, Option], title: str = "", description: str = "") -> dict[str, Any]:
@@ -334,9 +334,9 @@ def _union(kind: Any) -> bool:
     return get_origin(kind) in (Union, types.UnionType)
 
 
-def _choices(kind: Any) -> tuple[Any, ...]:
+def choices(kind: Any) -> tuple[Any, ...]:
     """The values that a kind names with `Literal`, at any depth."""
-    return get_args(kind) if get_origin(kind) is Literal else tuple(choice for part in get_args(kind) for choice in _choices(part))
+    return get_args(kind) if get_origin(kind) is Literal else tuple(choice for part in get_args(kind) for choice in choices(part))
 
 
 def _optional(kind: Any) -> bool:
@@ -400,8 +400,8 @@ def _json(value: Any) -> Any:
 
 def _describe(kind: Any) -> str:
     if get_origin(kind) is Literal:
-        choices = get_args(kind)
-        return ("one of " if len(choices) > 1 else "") + ", ".join(map(str, choices))
+        listed = get_args(kind)
+        return ("one of " if len(listed) > 1 else "") + ", ".join(map(str, listed))
     if _union(kind):
         return " or ".join(_describe(option) for option in get_args(kind))
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", Path: "a path", Any: "any value"}

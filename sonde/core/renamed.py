@@ -44,7 +44,7 @@ MODULES = {
     "sonde.core.shelf": "sonde.core.registry",
     "sonde.data.catalogue": "sonde.data.catalog",
     "sonde.data.corpora": "sonde.data.text.corpora",
-    "sonde.data.corpus": "sonde.data.text.corpus",
+    "sonde.data.corpus": "sonde.data.text.token_folder",
     "sonde.data.documents": "sonde.data.text.documents",
     "sonde.data.pairs": "sonde.data.text.pairs",
     "sonde.data.shards": "sonde.data.text.shards",
@@ -62,6 +62,7 @@ MODULES = {
     "sonde.optim.initialise": "sonde.optim.initialize",
 }
 IMPORTS = {
+    "sonde.core.batch": {"ask": "call_model"},
     "sonde.data.corrupt": {"fixed": "freeze_changes", "joined": "join_pair", "restored": "restore_spans"},
     "sonde.data.documents": {"moved_on": "shift_targets", "packed": "pack"},
     "sonde.generate": {"Step": "GenerationStep", "ranked": "rank_answers"},
@@ -76,12 +77,13 @@ IMPORTS = {
     "sonde.kernels.states": {"Renewed": "RecurrentState", "Rooms": "KVCache", "held_in": "get_tensor", "unfit": "cannot_decode"},
     "sonde.models.diffusion": {"signal_share": "alphas_cumprod"},
     "sonde.models.language_model": {"refuse_ahead": "require_causal"},
+    "sonde.models.published": {"published": "published_model"},
     "sonde.models.seq2seq": {"Lookup": "SourceAttention"},
     "sonde.nn.adapters": {"learning": "trainable_names"},
-    "sonde.nn.mixers._parts": {"advanced": "advance_position", "rotated": "rotate"},
+    "sonde.nn.mixers._parts": {"advanced": "advance_position", "divides": "width_per_head", "rotated": "rotate"},
     "sonde.nn.threshold": {"Step": "StepActivation"},
     "sonde.optim.rules._rule": {"Rule": "OptimizerRule", "asked": "evaluate_closure"},
-    "sonde.nn.recurrence": {"normalized": "normalize"},
+    "sonde.nn.recurrence": {"normalized": "normalize", "watching": "record_recurrences"},
 }
 """common words that count as old names only where a file imports them from these modules"""
 

@@ -16,7 +16,7 @@ from ..core.errors import BadInput, DataUnusable
 from ..core.files import parse_json
 from . import fetch
 from .arrays import Arrays, array_data
-from .formats import contents, parse_idx, read_picture, reading
+from .formats import parse_idx, read_bytes, read_picture, report_errors
 from .split import SplitSize
 from .table import Rules
 
@@ -141,7 +141,7 @@ def _verify(path: Path, sha256: str) -> bytes:
 def _read_known(path: Path) -> bytes:
     """Bytes of a file of a known data set; a damaged one is DataUnusable, not BadInput."""
     try:
-        return contents(path)
+        return read_bytes(path)
     except BadInput as error:
         raise DataUnusable(
             error.what, where=str(path), fix="remove this file; it is then downloaded again, or put a good copy there"
@@ -189,8 +189,8 @@ def _cifar_mosaic() -> list[tuple[np.ndarray, np.ndarray]] | None:
     labels_path = fetch.find(*(f"{name}/labels.json" for name in CIFAR.folders))
     if labels_path is None:
         return None
-    with reading(labels_path, "is not a list of labels"):
-        labels = parse_json(contents(labels_path))
+    with report_errors(labels_path, "is not a list of labels"):
+        labels = parse_json(read_bytes(labels_path))
         targets = {part: np.array(labels[part], np.int64) for part in ("train", "test")}
     parts = []
     for part, y in targets.items():

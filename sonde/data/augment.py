@@ -155,7 +155,7 @@ def mixup(alpha: Annotated[float, Range(above=0)] = 0.2) -> Augmentation:
     """Every example is a weighted mean with another one of the batch; weights are drawn from Beta(alpha, alpha) [zhang2018]."""
 
     def apply(batch: Batch, generator: Generator) -> Batch:
-        share, partner = _pairing(batch, alpha, generator)
+        share, partner = _draw_partners(batch, alpha, generator)
         weight = share.to(batch.x.dtype).reshape(-1, *[1] * (batch.x.dim() - 1))
         return batch.replace(x=torch.lerp(batch.x[partner], batch.x, weight), other=batch.y[partner], share=share)
 
@@ -169,7 +169,7 @@ def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Augmentation:
     def apply(batch: Batch, generator: Generator) -> Batch:
         x_BCHW = _movable_images(batch, "cutmix")
         height, width = x_BCHW.shape[2:]
-        keep, partner = _pairing(batch, alpha, generator)
+        keep, partner = _draw_partners(batch, alpha, generator)
         side = (1 - keep).sqrt()
         center = _draw(torch.rand(2, len(x_BCHW), generator=generator, device=generator.device), x_BCHW)
 
@@ -185,7 +185,7 @@ def cutmix(alpha: Annotated[float, Range(above=0)] = 1.0) -> Augmentation:
     return apply
 
 
-def _pairing(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, Tensor]:
+def _draw_partners(batch: Batch, alpha: float, generator: Generator) -> tuple[Tensor, Tensor]:
     """The weight of each example, and the index of the one it is mixed with."""
     if "y" not in batch or "share" in batch:
         what = "there are no targets to mix" if "y" not in batch else "examples are mixed already"

@@ -78,7 +78,9 @@ def download(mirrors: tuple[str, ...], path: Path, size: int, check: Callable[[P
             failures.append(f"{url}: {error.what}")
         except OSError as error:
             raise ResourceFault(
-                f"'{path.name}' cannot be written: {error.strerror or error}", where=str(path.parent), fix="make room or set XDG_CACHE_HOME"
+                f"'{path.name}' cannot be written: {error.strerror or error}",
+                where=str(path.parent),
+                fix="free some disk space or set XDG_CACHE_HOME to another folder",
             ) from error
         finally:
             remove_quietly(temporary)

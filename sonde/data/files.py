@@ -18,7 +18,7 @@ from .arrays import Arrays, array_data, cells, pick
 from .formats import PICTURES, read_columns, read_idx, read_npy, read_npz, suffix
 from .split import SplitSize, list_names
 from .table import Rules, name_columns, table_data
-from .text.corpus import token_folder
+from .text.token_folder import token_folder
 from .text.windows import text_file
 
 TABLES = (".csv", ".tsv", ".tab", ".parquet", ".pq")

@@ -43,7 +43,7 @@ def suffix(path: Path) -> str:
     return "." + name.rsplit(".", 1)[1] if "." in name else ""
 
 
-def contents(path: Path) -> bytes:
+def read_bytes(path: Path) -> bytes:
     """All bytes of a file, decompressed if its suffix is one of a compression."""
     if not path.exists():
         raise BadInput(f"no file '{path.name}' in {path.parent}", fix="check the path")
@@ -56,15 +56,15 @@ def contents(path: Path) -> bytes:
     except OSError as error:
         raise ResourceFault(f"'{path.name}' cannot be read: {error.strerror}", where=str(path), fix="check its permissions") from error
     if unpack is not None:
-        with reading(path, "is a damaged packed file"), unpack(io.BytesIO(data)) as file:
+        with report_errors(path, "is a damaged compressed file"), unpack(io.BytesIO(data)) as file:
             data = file.read(LIMIT + 1)
     if len(data) > LIMIT:
-        raise BadInput(f"'{path.name}' holds more than {LIMIT >> 30} GiB", fix="cut it into smaller files")
+        raise BadInput(f"'{path.name}' holds more than {LIMIT >> 30} GiB", fix="split it into smaller files")
     return data
 
 
 @contextmanager
-def reading(path: Path, what: str) -> Iterator[None]:
+def report_errors(path: Path, what: str) -> Iterator[None]:
     """Turn any error of a parser into one line about the file."""
     try:
         yield
@@ -77,7 +77,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
 
 def read_idx(path: Path) -> np.ndarray:
     """An idx file: two zero bytes, type, number of axes, each axis as 4 bytes, then the values, big-endian."""
-    return parse_idx(contents(path), path)
+    return parse_idx(read_bytes(path), path)
 
 
 def parse_idx(data: bytes, path: Path) -> np.ndarray:
@@ -96,12 +96,12 @@ def parse_idx(data: bytes, path: Path) -> np.ndarray:
 
 def read_npy(path: Path) -> np.ndarray:
     """An NPY file of plain numbers or short texts; object arrays, which can run code, are refused."""
-    return _parse_npy(contents(path), path)
+    return _parse_npy(read_bytes(path), path)
 
 
 def _parse_npy(data: bytes, path: Path) -> np.ndarray:
     stream = io.BytesIO(data)
-    with reading(path, "is not a readable NPY file"):
+    with report_errors(path, "is not a readable NPY file"):
         version = np.lib.format.read_magic(stream)
         heads = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in heads:
@@ -113,19 +113,19 @@ def _parse_npy(data: bytes, path: Path) -> np.ndarray:
         raise BadInput(f"'{path.name}' holds values of type {dtype}", fix="save plain numbers")
     start = stream.tell()
     _check_size(path, len(data) - start, shape, dtype)
-    with reading(path, "is not a readable NPY file"):
+    with report_errors(path, "is not a readable NPY file"):
         flat = np.frombuffer(data, dtype, offset=start)
         return flat.reshape(shape, order="F" if fortran else "C").astype(dtype.newbyteorder("="))
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """All arrays of an NPZ file by name."""
-    data, arrays, total = contents(path), {}, 0
-    with reading(path, "is not a readable NPZ file"), zipfile.ZipFile(io.BytesIO(data)) as box:
+    data, arrays, total = read_bytes(path), {}, 0
+    with report_errors(path, "is not a readable NPZ file"), zipfile.ZipFile(io.BytesIO(data)) as box:
         for member in box.infolist():
             total += member.file_size
             if total > LIMIT:
-                raise BadInput(f"'{path.name}' unpacks to more than {LIMIT >> 30} GiB", fix="cut it into smaller files")
+                raise BadInput(f"'{path.name}' unpacks to more than {LIMIT >> 30} GiB", fix="split it into smaller files")
             with box.open(member) as file:
                 arrays[member.filename.removesuffix(".npy")] = _parse_npy(file.read(member.file_size + 1), path)
     return arrays
@@ -148,9 +148,9 @@ def read_columns(path: Path, separator: str | None = None, header: bool | None =
     return _read_separated(path, separator or ("\t" if suffix(path) in (".tsv", ".tab") else None), header)
 
 
-def decode(path: Path) -> str:
+def read_text(path: Path) -> str:
     """The text of a UTF-8 file."""
-    data = contents(path)
+    data = read_bytes(path)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -160,14 +160,14 @@ def decode(path: Path) -> str:
 
 
 def _read_separated(path: Path, separator: str | None, header: bool | None) -> dict[str, np.ndarray]:
-    text = decode(path)
+    text = read_text(path)
     if separator is None:
         first = text.split("\n", 1)[0]
         separator = max(",;\t|", key=first.count)  # the first of them where none occurs: one column
     if len(separator) != 1 or separator in '"\r\n ':
         raise BadInput(f"a separator is one character such as ',' or ';', not {separator!r}")
     rows, lines = [], []
-    with reading(path, "is not a readable table"):
+    with report_errors(path, "is not a readable table"):
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
         for row in reader:
             if row:
@@ -209,8 +209,8 @@ def _parquet(path: Path) -> dict[str, np.ndarray]:
         import pyarrow.parquet
     except ImportError as error:
         raise BadInput(f"'{path.name}' is a Parquet file and pyarrow is not installed", fix="pip install pyarrow") from error
-    data, columns = contents(path), {}
-    with reading(path, "is not a readable Parquet file"):
+    data, columns = read_bytes(path), {}
+    with report_errors(path, "is not a readable Parquet file"):
         table = pyarrow.parquet.ParquetFile(io.BytesIO(data)).read()
         if len(set(table.column_names)) < len(table.column_names):
             raise ValueError("two columns have the same name")
@@ -240,8 +240,8 @@ def read_picture(path: Path, color: bool | None = None, size: tuple[int, int] | 
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
         raise BadInput(f"'{path.name}' is an image and Pillow is not installed", fix="pip install pillow") from error
-    data = contents(path)
-    with reading(path, "is a corrupt image"), warnings.catch_warnings():
+    data = read_bytes(path)
+    with report_errors(path, "is a corrupt image"), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about oddities that do not change the image
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # an image that would decompress to gigabytes
         try:

@@ -87,7 +87,7 @@ def reset(
     Args:
         n: sequences to train on
         length: tokens of a sequence
-        top: largest count; more ones leave it there
+        top: largest count; further ones do not raise it
         chance: probability of a reset token
     """
 
@@ -110,7 +110,7 @@ def parity(
         n: sequences to train on
         length: tokens of a sequence
         modulus: 2 is the parity of the ones
-        longer: length of a test sequence, in training lengths
+        longer: length of a test sequence, as a multiple of `length`
     """
 
     def of(length: int) -> Callable[[int, Generator], Drawn]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..core.batch import Data
 from ..core.errors import BadInput, DataUnusable
 from ..core.options import Range
-from .formats import read_columns, reading
+from .formats import read_columns, report_errors
 from .split import SplitSize, size
 from .tensors import TensorSource
 from .text.corpora import find
@@ -69,7 +69,7 @@ temperatures = series_set(
 def values(name: str) -> Tensor:
     """The second column of a table in a data folder, (N,)."""
     path = find(name)
-    with reading(path, "is not a table of dates and numbers"):
+    with report_errors(path, "is not a table of dates and numbers"):
         column = list(read_columns(path, ",", True).values())[1]
         numbers = torch.tensor([float(cell) for cell in column], dtype=torch.float64)
     if not torch.isfinite(numbers).all():

@@ -40,7 +40,7 @@ def split(
         strata = [torch.arange(n)]
     else:
         if len(labels) != n:
-            raise BadInput(f"there are {len(labels)} labels for {n} examples")
+            raise BadInput(f"there are {len(labels)} labels for {n} examples", fix="give one label for each")
         strata = [(labels == label).nonzero().flatten() for label in labels.unique()]
     rng = generator(seed, "split")
     shuffled = [stratum[torch.randperm(len(stratum), generator=rng)] for stratum in strata]

@@ -80,11 +80,11 @@ def table_data(columns: Columns, target: str | None, rules: Rules, name: str, se
     if rules.drop_duplicates:
         keep &= is_first_occurrence([target_cells, *(cells for cells, _ in parsed.values())])
         report["duplicate rows dropped"] = int(n - keep.sum())
-    no_target = missing(target_cells)
+    no_target = is_missing(target_cells)
     report["rows without usable target dropped"] = int((keep & no_target).sum())
     keep &= ~no_target
     features = {column: cells for column, (cells, _) in parsed.items()}
-    gaps = {column: missing(cells) & keep for column, cells in features.items()}
+    gaps = {column: is_missing(cells) & keep for column, cells in features.items()}
     corrupt = {column: int((parsed[column][1] & keep).sum()) for column in features}
     report |= _counts("corrupt cells", corrupt)
     report |= _counts("missing cells", {column: int(gap.sum()) - corrupt[column] for column, gap in gaps.items()})
@@ -190,7 +190,7 @@ def texts(cells: np.ndarray) -> np.ndarray:
     return out
 
 
-def missing(cells: np.ndarray) -> np.ndarray:
+def is_missing(cells: np.ndarray) -> np.ndarray:
     return np.array([cell is None for cell in cells], bool) if cells.dtype == object else np.isnan(cells)
 
 
@@ -226,7 +226,7 @@ class Encoder:
         levels: dict[str, tuple[str, ...]] = {}
         n = len(next(iter(columns.values())))
         for column, cells in columns.items():
-            present = cells[~missing(cells)]
+            present = cells[~is_missing(cells)]
             if cells.dtype == object:
                 strings = sorted(set(present.tolist()))
                 if len(strings) > 1:
@@ -387,7 +387,7 @@ class TableReader:
             cells = columns[self.target.column]
             as_text = cells.dtype == object and any(not label.lstrip("-").isdigit() for label in self.target.classes)
             cells = texts(cells) if as_text else numbers(cells)[0]
-            if not missing(cells).any():
+            if not is_missing(cells).any():
                 fields["y"] = self.target(cells, name)
         return Batch(**fields)
 

@@ -11,7 +11,7 @@ from ..core.batch import Data
 from ..core.options import Range
 from ..core.seeds import generator
 from .split import split, subsets
-from .text.corpora import POLES, LinesReader
+from .text.corpora import SENTIMENTS, LinesReader
 from .text.documents import DocumentSource, Ragged
 from .text.pairs import PairSource, pairs
 from .text.tokenizer import special, train
@@ -45,7 +45,7 @@ def toy_sentiment(seed: int = 0) -> Annotated[Data, "texts"]:
     tokenizer = train("wordpiece", texts, 2000, ("pad", "unknown"))
     whole = DocumentSource(Ragged(*tokenizer.encode_all(texts)), special(tokenizer, "pad"), labels)
     parts, reader = subsets(whole, split(len(texts), seed=seed, labels=labels)), LinesReader(tokenizer, 64)
-    return Data(*parts, name="made-up sentences", task="classes", classes=POLES, report={"sentences": len(texts)}, reader=reader)
+    return Data(*parts, name="made-up sentences", task="classes", classes=SENTIMENTS, report={"sentences": len(texts)}, reader=reader)
 
 
 def bilingual(seed: int = 0, n: Annotated[int, Range(20, 40_500)] = 4000) -> Data:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.batch import Batch, Source, ask
+from ..core.batch import Batch, Source, call_model
 from ..core.terms import Term, Terms
 
 MEASURE = "measure:"
@@ -57,7 +57,7 @@ def sums(model: Callable, objective: Any, batch: Batch, outputs: list[Any]) -> T
     terms = objective(model, batch)
     if not hasattr(objective, "measures"):
         return terms
-    measures = objective.measures(outputs[-1] if outputs else ask(model, batch), batch)
+    measures = objective.measures(outputs[-1] if outputs else call_model(model, batch), batch)
     return terms + Terms(**{f"{MEASURE}{name}": term for name, term in measures.items()})
 
 

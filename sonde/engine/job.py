@@ -122,7 +122,7 @@ class Job:
             buffer.copy_(value)
         odd = [name for name, value in self.model.state_dict().items() if not isinstance(value, torch.Tensor)]
         if odd:
-            raise BadInput(f"the model's state '{odd[0]}' is not a tensor, so it cannot be saved", fix="keep it in a buffer")
+            raise BadInput(f"the model's state '{odd[0]}' is not a tensor, so it cannot be saved", fix="use register_buffer")
         for callback in self.recipe.callbacks:
             try:
                 files.dump_json(callback.state())

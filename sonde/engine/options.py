@@ -14,7 +14,7 @@ class Options:
     """How to run, as opposed to what to learn.
 
     Args:
-        seed: every random draw of the run derives from it
+        seed: seed of all random numbers of the run
         processes: worker processes on this machine
         threads: CPU threads per process; default: all cores with one process and one shard, else 1
         device: where to compute: cpu, cuda, cuda:1, mps

@@ -52,7 +52,7 @@ class NotFitted(BadInput, NotFittedError):
     """An estimator used before `fit`."""
 
 
-def features(estimator: BaseEstimator, X: Any, *, fit: bool = False, finite: bool = True) -> np.ndarray:
+def validate_features(estimator: BaseEstimator, X: Any, *, fit: bool = False, finite: bool = True) -> np.ndarray:
     """Rows of finite float64 features, row after row in memory.
 
     `fit=True` stores number and names of the columns; otherwise they must be the same.  `finite=False` leaves the check for
@@ -70,17 +70,17 @@ def check_fitted(estimator: BaseEstimator) -> None:
         check_is_fitted(estimator)
 
 
-def with_targets(estimator: BaseEstimator, X: Any, y: Any, *, several: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """For `fit`: features and finite float64 targets, (N,) or with `several` also (N, K)."""
+def validate_targets(estimator: BaseEstimator, X: Any, y: Any, *, multi_output: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """For `fit`: features and finite float64 targets, (N,) or with `multi_output` also (N, K)."""
     with _translate_errors():
-        X, y = validate_data(estimator, to_numpy(X), to_numpy(y), dtype=np.float64, order="C", y_numeric=True, multi_output=several)
+        X, y = validate_data(estimator, to_numpy(X), to_numpy(y), dtype=np.float64, order="C", y_numeric=True, multi_output=multi_output)
     y = np.asarray(y, dtype=np.float64)
     if len(y) > 1 and (y == y[0]).all():
         warnings.warn(f"all {len(y)} targets are equal, so no feature can matter", ConstantTarget, stacklevel=3)
     return X, y
 
 
-def with_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+def validate_labels(estimator: BaseEstimator, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
     """For `fit`: features and labels as codes 0..K-1; `estimator.classes_` keeps their sorted names.  One class is refused."""
     with _translate_errors():
         X, y = validate_data(estimator, to_numpy(X), to_numpy(y), dtype=np.float64, order="C")
@@ -104,16 +104,16 @@ def weights(sample_weight: Any, X: np.ndarray) -> np.ndarray | None:
         raise BadInput(f"sample_weight has {int((w < 0).sum())} negative weights", fix="weights are 0 or more")
     if not w.any():
         raise BadInput("sample_weight is zero in every row", fix="at least one weight must be above zero")
-    column_sizes("sample_weight", w.reshape(-1, 1))
+    check_magnitudes("sample_weight", w.reshape(-1, 1))
     return w
 
 
-def column_sizes(name: str, values: np.ndarray) -> np.ndarray:
+def check_magnitudes(name: str, values: np.ndarray) -> np.ndarray:
     """The largest size in each column; refuse one so large or so small that its square would be lost."""
     peak = np.maximum(values.max(0, initial=0.0), -values.min(0, initial=0.0))
     far = peak[(peak > REACH) | ((peak > 0) & (peak < 1 / REACH))]
     if len(far):
-        raise BadInput(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="use other units")
+        raise BadInput(f"{name} has numbers of size {far[0]:.1e}, whose squares a float64 cannot hold", fix="rescale them")
     return peak
 
 

@@ -32,7 +32,7 @@ import torch
 from scipy.linalg import cho_solve, lapack, orth, qr
 from torch import Tensor
 
-from ._base import column_sizes
+from ._base import check_magnitudes
 from ._moments import EPS, ROWS, MomentTable
 
 SAMPLE = 16_384
@@ -79,7 +79,7 @@ class Problem:
     """f and its derivatives at theta = (V, c), flattened (M, D + 1)."""
 
     def __init__(self, X: np.ndarray, codes: np.ndarray, outputs: int, s: np.ndarray | None, alpha: float, bias: bool) -> None:
-        weights = _outlier_weights(X, column_sizes("X", X), bias)
+        weights = _outlier_weights(X, check_magnitudes("X", X), bias)
         self.X = torch.from_numpy(X if X.flags.writeable else X.copy())
         self.s = torch.ones(len(X), dtype=torch.float64) if s is None else torch.tensor(s)
         self.n = float(self.s.sum())

@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 
-from ._base import REACH, column_sizes
+from ._base import REACH, check_magnitudes
 
 EPS = float(np.finfo(np.float64).eps)
 ROWS = 4096
@@ -50,12 +50,12 @@ class MomentTable:
             with np.errstate(over="ignore", invalid="ignore"):
                 square = self.X.T @ self.X  # NumPy sees one array twice and does half the work
             diagonal = square.diagonal()
-            column_sizes("X", self.X[:, ~((diagonal > 1 / REACH) & (diagonal < REACH))])
+            check_magnitudes("X", self.X[:, ~((diagonal > 1 / REACH) & (diagonal < REACH))])
             if (square.diagonal() <= LOST * (square.diagonal() - self.n * self.mean**2)).all():
                 square -= self.n * np.outer(self.mean, self.mean)
                 return square, self.X.T @ self.targets
         else:
-            column_sizes("X", self.X)
+            check_magnitudes("X", self.X)
         square, cross, left = np.zeros((D, D)), np.zeros((D, K)), np.zeros(D)
         for start in range(0, len(self.X), ROWS):
             rows = slice(start, start + ROWS)
@@ -72,7 +72,7 @@ class MomentTable:
     @cached_property
     def design(self) -> np.ndarray:
         """(N, D): rows less their mean, times the root of their weight.  A column that is constant but for rounding is 0."""
-        column_sizes("X", self.X)
+        check_magnitudes("X", self.X)
         A = self.X - self.mean
         if self.center:
             A -= self._mean(A)

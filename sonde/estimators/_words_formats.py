@@ -9,7 +9,7 @@ import numpy as np
 
 from ..core.errors import BadInput, ResourceFault
 from ..core.files import replace_file
-from ..data.formats import contents
+from ..data.formats import read_bytes
 
 LONGEST = 1 << 16
 """bytes a word may have in a binary file; more means that the file is something else"""
@@ -23,7 +23,9 @@ def save(path: Path, words: Sequence[str], vectors: np.ndarray, binary: bool) ->
     try:
         replace_file(path, b"".join(_chunks(words, vectors.astype("<f4"), binary)))
     except OSError as error:
-        raise ResourceFault(f"'{path.name}' cannot be written: {error.strerror}", where=str(path), fix="check folder and room") from error
+        raise ResourceFault(
+            f"'{path.name}' cannot be written: {error.strerror}", where=str(path), fix="check the folder and the free disk space"
+        ) from error
 
 
 def _chunks(words: Sequence[str], vectors: np.ndarray, binary: bool) -> Iterator[bytes]:
@@ -36,7 +38,7 @@ def _chunks(words: Sequence[str], vectors: np.ndarray, binary: bool) -> Iterator
 
 def load(path: Path, binary: bool | None = None) -> tuple[list[str], np.ndarray]:
     """Words and vectors (V, D); `binary` None looks which it is."""
-    data = contents(path)
+    data = read_bytes(path)
     head, _, body = data.partition(b"\n")
     sizes = head.split()
     titled = len(sizes) == 2 and all(part.isdigit() for part in sizes)

@@ -15,7 +15,7 @@ import numpy as np
 from scipy.linalg import cho_solve
 from sklearn.base import BaseEstimator, RegressorMixin
 
-from ._base import Positive, checked_arguments, column_sizes, features, finite, weights, with_targets
+from ._base import Positive, check_magnitudes, checked_arguments, finite, validate_features, validate_targets, weights
 from ._moments import EPS, MomentTable
 from .least_squares import Solution, solve
 
@@ -37,10 +37,10 @@ class MAPRegression(RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> MAPRegression:
         """X (N, D), y (N,), and a weight for each row if some targets are measured better than others."""
-        X, y = with_targets(self, X, y)
+        X, y = validate_targets(self, X, y)
         arguments = checked_arguments(self)
         for name in ("sigma", "tau"):
-            column_sizes(name, np.array([[getattr(arguments, name)]]))
+            check_magnitudes(name, np.array([[getattr(arguments, name)]]))
         noise = arguments.sigma**2
         self.lambda_ = noise / arguments.tau**2
         table = MomentTable(X, y[:, None], weights(sample_weight, X), center=self.fit_intercept)
@@ -54,7 +54,7 @@ class MAPRegression(RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Mean of a new target for each row; with `return_std` also its standard deviation, noise included."""
-        X = features(self, X)
+        X = validate_features(self, X)
         mean = X @ self.coef_ + self.intercept_
         if not return_std:
             return mean

@@ -23,7 +23,7 @@ from scipy.linalg import lapack, qr, solve_triangular, svd
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
-from ._base import NonNegative, checked_arguments, features, finite, weights, with_targets
+from ._base import NonNegative, checked_arguments, finite, validate_features, validate_targets, weights
 from ._moments import EPS, MomentTable
 
 SAFE = 1e-8
@@ -60,7 +60,7 @@ class _Affine(BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """W x + b for each row."""
-        return features(self, X) @ self.coef_.T + self.intercept_
+        return validate_features(self, X) @ self.coef_.T + self.intercept_
 
     @property
     def condition_(self) -> float:
@@ -68,7 +68,7 @@ class _Affine(BaseEstimator):
         return float("inf") if self.singular_ else self._solution.condition
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, alpha: float, *, penalize_bias: bool = False) -> None:
-        X, y = with_targets(self, X, y, several=True)
+        X, y = validate_targets(self, X, y, multi_output=True)
         s = weights(sample_weight, X)
         folded = self.fit_intercept and penalize_bias
         if folded:

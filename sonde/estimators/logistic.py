@@ -26,7 +26,7 @@ from sklearn.utils.metaestimators import available_if
 
 from ..core.errors import BadInput
 from ..core.options import Count
-from ._base import NonNegative, Positive, checked_arguments, features, finite, weights, with_labels
+from ._base import NonNegative, Positive, checked_arguments, finite, validate_features, validate_labels, weights
 from ._canonical import FLAT, Fit, Problem, minimize
 
 LogisticSolver = Literal["auto", "newton", "lbfgs"]
@@ -39,7 +39,7 @@ class _Linear(BaseEstimator):
     intercept_: np.ndarray
 
     def _scores(self, X: Any) -> np.ndarray:
-        return features(self, X) @ self.coef_.T + self.intercept_
+        return validate_features(self, X) @ self.coef_.T + self.intercept_
 
     def _keep(self, fits: list[Fit]) -> None:
         self.coef_, self.intercept_ = np.vstack([fit.W for fit in fits]), np.concatenate([fit.b for fit in fits])
@@ -91,7 +91,7 @@ class SoftmaxRegression(ClassifierMixin, _Linear):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SoftmaxRegression:
         """X (N, D), labels y (N,) of any kind, and a weight for each row if rows count differently."""
-        X, codes = with_labels(self, X, y)
+        X, codes = validate_labels(self, X, y)
         self._keep([self._solve_one(X, codes, len(self.classes_), weights(sample_weight, X))])
         return self
 
@@ -151,7 +151,7 @@ class LogisticRegression(ClassifierMixin, _Linear):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> LogisticRegression:
         """X (N, D), labels y (N,) of any kind, and a weight for each row if rows count differently."""
-        X, codes = with_labels(self, X, y)
+        X, codes = validate_labels(self, X, y)
         s = weights(sample_weight, X)
         K = len(self.classes_)
         if K == 2:

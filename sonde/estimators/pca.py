@@ -17,7 +17,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 
 from ..core.errors import BadInput
-from ._base import check_fitted, checked_arguments, features, to_numpy
+from ._base import check_fitted, checked_arguments, to_numpy, validate_features
 from ._moments import EPS, MomentTable
 
 
@@ -46,7 +46,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any = None) -> PCA:
         """X (N, D); y is not looked at."""
-        X = features(self, X, fit=True, finite=not self.center)
+        X = validate_features(self, X, fit=True, finite=not self.center)
         N, D = X.shape
         if N < 2:
             raise BadInput("PCA was given 1 sample, which has no variance", fix="give 2 rows or more")
@@ -55,7 +55,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         table = MomentTable(X, center=self.center)
         self.mean_ = table.mean
         if not np.isfinite(self.mean_).all():  # the mean depends on every number, which saves a separate check
-            features(self, X)
+            validate_features(self, X)
             raise BadInput("X is too large to take its mean", fix="use smaller units")
         if self.solver_ == "covariance":
             values, vectors = np.linalg.eigh(table.scatter / (N - 1))
@@ -78,7 +78,7 @@ class PCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     def transform(self, X: Any) -> np.ndarray:
         """Coordinates (N, M) of the rows along the components."""
-        return (features(self, X) - self.mean_) @ self.components_.T / self._scale
+        return (validate_features(self, X) - self.mean_) @ self.components_.T / self._scale
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """Rows (N, D) back from coordinates (N, M): exact where nothing was dropped, else the nearest in the plane."""

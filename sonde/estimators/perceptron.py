@@ -20,7 +20,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from ..core.errors import BadInput
 from ..core.options import Count
-from ._base import checked_arguments, features, with_labels
+from ._base import checked_arguments, validate_features, validate_labels
 
 FIRST_LOOK = 16
 """rows scored at once after a mistake; twice as many each time none is found"""
@@ -63,7 +63,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Perceptron:
         """Learn from rows X (N, D) and labels y (N,) of two classes, in the order given."""
-        X, codes = with_labels(self, X, y)
+        X, codes = validate_labels(self, X, y)
         if len(self.classes_) > 2:
             # The words scikit-learn's checks look for.
             what = f"Only binary classification is supported. The type of the target is multiclass, with {len(self.classes_)} classes"
@@ -80,7 +80,7 @@ class Perceptron(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """w.x + b for each row."""
-        return features(self, X) @ self.coef_[0] + self.intercept_[0]
+        return validate_features(self, X) @ self.coef_[0] + self.intercept_[0]
 
     def predict(self, X: Any) -> np.ndarray:
         """The class on whose side of the boundary each row lies."""
@@ -113,7 +113,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> MulticlassPerceptron:
         """Learn from rows X (N, D) and labels y (N,), in the order given."""
-        X, codes = with_labels(self, X, y)
+        X, codes = validate_labels(self, X, y)
         rows = _rows(X, self.fit_intercept)
 
         right = np.arange(len(self.classes_)) == codes[:, None]
@@ -136,7 +136,7 @@ class MulticlassPerceptron(ClassifierMixin, BaseEstimator):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores (N, C), or for two classes by how much the second one leads (N,)."""
-        scores = features(self, X) @ self.coef_.T + self.intercept_
+        scores = validate_features(self, X) @ self.coef_.T + self.intercept_
         return scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> np.ndarray:
@@ -220,7 +220,7 @@ def separability(X: Any, y: Any) -> Separability:
     point, which no plane can have on both its sides.  Several classes: (W_y - W_k).x_i >= t for every wrong class k.
     Either answer is checked on the rows, up to rounding, before it is given; a gap too small for both is refused.
     """
-    X, codes = with_labels(holder := _Holder(), X, y)
+    X, codes = validate_labels(holder := _Holder(), X, y)
     classes = len(holder.classes_)
     peak = np.abs(X).max(0)
     least = int(np.frexp(peak[peak > 0])[1].min(initial=1024))
@@ -243,7 +243,7 @@ def separability(X: Any, y: Any) -> Separability:
     with np.errstate(over="ignore"):
         margin, coef = float(np.ldexp(max(margin, 0.0), least)), np.ldexp(coef, -powers)
     if not np.isfinite(coef).all():
-        raise BadInput(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="use other units")
+        raise BadInput(f"X has numbers of size {peak[peak > 0].min():.1e}, too small for the weights of a plane", fix="rescale them")
     return Separability(separable, margin, coef, intercept, np.bincount(owner[used], share, len(rows)))
 
 

@@ -18,7 +18,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 
 from ..core.errors import BadInput
 from ..core.options import Count, Range
-from ._base import NonNegative, Positive, check_fitted, checked_arguments, features, finite, with_targets
+from ._base import NonNegative, Positive, check_fitted, checked_arguments, finite, validate_features, validate_targets
 from ._moments import MomentTable
 from .least_squares import solve
 
@@ -68,7 +68,7 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Reservoir:
         """X (T, D), y (T,) or (T, K): fit the readout that predicts y_t from the state after x_1 ... x_t."""
-        X, y = with_targets(self, X, y, several=True)
+        X, y = validate_targets(self, X, y, multi_output=True)
         arguments = checked_arguments(self)
         self._draw(X.shape[1], arguments.units, arguments.radius, arguments.scale)
         skipped = min(arguments.washout, len(X) // 2)
@@ -81,17 +81,17 @@ class Reservoir(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The prediction for each step of X, starting from a zero state."""
-        X = features(self, X)
+        X = validate_features(self, X)
         return self._read(X, self._states(X))
 
     def states(self, X: Any) -> np.ndarray:
         """(T, units) the state of the reservoir after each step of X."""
-        return self._states(features(self, X))
+        return self._states(validate_features(self, X))
 
     def forecast(self, X: Any, steps: int) -> np.ndarray:
         """Forecast the steps after X: each prediction is the next input.  For a reservoir that was fitted to predict x_{t+1} from x_t."""
         check_fitted(self)
-        X = features(self, X)
+        X = validate_features(self, X)
         if np.atleast_2d(self.coef_).shape[0] != X.shape[1]:
             raise BadInput(f"outputs cannot be the next inputs: there are {X.shape[1]} inputs", fix="fit it with y = the next row of X")
         h = self._states(X)[-1:]

@@ -22,7 +22,7 @@ from ..core.seeds import key
 from ..engine.progress import Progress
 from ..kernels.words import Pass, Rate, Tally, rows, train
 from ._base import NonNegative, Positive, checked_arguments
-from ._words_answers import keep, noise, tree
+from ._word2vec_sampling import build_noise, build_tree, keep_probabilities
 from .word_vectors import WordVectors, documents
 from .words_corpus import Corpus, Split, words
 
@@ -89,8 +89,8 @@ class Word2Vec(BaseEstimator):
         V = len(corpus.words)
         if V < 2:
             raise BadInput(f"the text has one word only, '{corpus.words[0]}'", fix="give more text, or lower min_count")
-        answers = tree(corpus.counts) if self.loss == "hierarchical" else noise(corpus.counts, arguments.negatives)
-        how = Pass(keep(corpus.counts, arguments.sample), answers, arguments.window, cbow, arguments.threads)
+        answers = build_tree(corpus.counts) if self.loss == "hierarchical" else build_noise(corpus.counts, arguments.negatives)
+        how = Pass(keep_probabilities(corpus.counts, arguments.sample), answers, arguments.window, cbow, arguments.threads)
         inputs, outputs = rows(V, width), rows(V, width)
         inputs[:, :width] = np.random.default_rng(key(self.random_state, "word2vec")).uniform(-1, 1, (V, width)) / width
         self.losses_ = self._train(corpus, inputs, outputs, how, lr, arguments.epochs)

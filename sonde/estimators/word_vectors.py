@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from ..core.errors import BadInput, nearest
-from ..data.formats import contents
+from ..data.formats import read_bytes
 from . import _words_formats as formats
 from ._base import check_fitted
 from .words_corpus import tokens_of, words
@@ -167,7 +167,7 @@ class WordVectors:
 
 def _rows(path: Path) -> Iterable[tuple[int, list[str]]]:
     """Number and fields of each line of a file that has any."""
-    text = contents(path).decode("utf-8", "replace")
+    text = read_bytes(path).decode("utf-8", "replace")
     return ((number, line.split()) for number, line in enumerate(text.splitlines(), 1) if line.strip())
 
 

@@ -127,7 +127,7 @@ def steps(
                 seen.scatter_(1, tokens.unsqueeze(1), True)
             if watched:
                 so_far = torch.cat([so_far, tokens.unsqueeze(1)], 1)[:, -stop.reach :]
-                open = open & ~stop.reached(so_far)
+                open = open & ~stop.is_finished(so_far)
                 if not bool(open.any()):
                     return
             if i + 1 < new:

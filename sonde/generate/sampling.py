@@ -20,7 +20,7 @@ class Sampling:
         top_p: nucleus sampling: sample from the most likely tokens that make up this probability
         min_p: leave out tokens with less than this fraction of the most likely one's probability
         repetition: above 1 makes tokens that are already in the text less likely
-        seed: of the draws
+        seed: seed of the sampling
     """
 
     temperature: Annotated[float, Range(0, 100)] = 1.0

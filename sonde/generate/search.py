@@ -78,7 +78,7 @@ def beam(
             best, where = total.flatten(1).topk(width)
             parent = where // V
             grown = torch.cat([_gather_rows(tokens, parent), (where % V).unsqueeze(-1)], -1)
-            over = stop.reached(grown.flatten(0, 1)).view(B, width) | (n == new)
+            over = stop.is_finished(grown.flatten(0, 1)).view(B, width) | (n == new)
             ended = over & live.unsqueeze(1) & (torch.arange(width, device=device) < beams)
             hypotheses = _merge(hypotheses, grown, torch.where(ended, best / n**power, OUT))
             scores, going = best.masked_fill(over, OUT).topk(beams)

@@ -57,7 +57,7 @@ class Stop:
         """Scores (..., V) of tokens, -inf for barred ones."""
         return scores.index_fill(-1, torch.tensor(self.barred, device=scores.device), float("-inf")) if self.barred else scores
 
-    def reached(self, tokens: Tensor) -> Tensor:
+    def is_finished(self, tokens: Tensor) -> Tensor:
         """(B,) rows of new tokens (B, N) whose last one ends them."""
         over = torch.isin(tokens[:, -1], torch.tensor(self.ends, dtype=tokens.dtype, device=tokens.device))
         if self.strings:

@@ -36,7 +36,7 @@ def full_batch(model: nn.Module, objective: Any, flat: Flat, batch: Batch) -> fl
     return objective(model, batch).backward()
 
 
-def sharded(
+def accumulate_shards(
     model: nn.Module,
     objective: Any,
     flat: Flat,

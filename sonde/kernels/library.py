@@ -190,7 +190,7 @@ def _load() -> tuple[ctypes.CDLL | None, str]:
         return None, "the compiled kernels are turned off by SONDE_KERNELS=0; unset it to use them"
     library, why = _open([name] if name else _levels())
     if name and library is None:
-        raise BadInput(f"SONDE_KERNELS={name} cannot be served: {why}", fix="or unset it")
+        raise BadInput(f"SONDE_KERNELS={name} cannot be used: {why}", fix="or unset SONDE_KERNELS")
     return library, why
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch import nn
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from ..nn.activations import describe, names
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("" if _activations(subject.model) else "no activation function of the model is a module")
 
 
@@ -41,7 +42,7 @@ def read(subject: Subject, flat: Annotated[float, Range(least=0, below=1)] = 0.0
         inputs[name_of[module]].append(values[0].clone())  # a copy, before the layer runs: some work in place
 
     with preserve_state(subject.model), torch.no_grad(), hook_inputs(layers.values(), note):
-        ask(subject.model, subject.batch)
+        call_model(subject.model, subject.batch)
     seen = {name: _slopes(layers[name], values, flat) for name, values in inputs.items() if values}
     mean, fraction, dead = zip(*seen.values(), strict=True)
     labels = [f"{name} {type(layers[name]).__name__}" for name in seen]
@@ -79,4 +80,5 @@ def _slopes(layer: Any, inputs: list[Tensor], flat: float) -> tuple[float, float
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

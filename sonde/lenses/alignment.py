@@ -9,11 +9,12 @@ import torch
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
-from .tools.readonly import guard, no_model, preserve_state, real
+from .tools.readonly import guard, no_model, preserve_state, target_mask
 from .tools.tiny import reverse
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     if not hasattr(subject.model, "align") or "source" not in subject.batch:
@@ -37,7 +38,7 @@ def read(subject: Subject, n: Annotated[int, Range(1, 16)] = 2) -> list[Reading]
     with preserve_state(subject.model), torch.no_grad():
         weights = subject.model.align(*_inputs(subject, slice(n)))
     target = batch.get("y", batch.x)
-    counts, lengths = real(batch, target).sum(1).tolist(), batch.get("lengths")
+    counts, lengths = target_mask(batch, target).sum(1).tolist(), batch.get("lengths")
     readings: list[Reading] = []
     for i, weight in enumerate(weights):
         rows, columns = counts[i], weights.shape[2] if lengths is None else int(lengths[i])
@@ -66,4 +67,5 @@ def _names(tokens: Any, names: Any) -> list[str]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return reverse()

@@ -2,10 +2,11 @@
 
 For layers  h_k = f_k(h_{k-1})  with h_0 = x and delta_k = dL/dh_k, the backward pass from the loss to the input is
 
-    dense  h = W g + b      dL/dW = delta g^T     dL/db = delta     delta of g = W^T delta
-    other  h = a(g)         delta of g = a'(g) * delta, from the rule of each primitive (sonde.gradients)
+    linear h = W g + b      dL/dW = delta g^T     dL/db = delta     delta of g = W^T delta
+    other  h = a(g)         delta of g = a'(g) * delta, by the vector-Jacobian product of each operation (sonde.gradients)
 
-Each line uses the one before it, so the backward pass costs about two forward passes.  Autograd is used only to compare.
+Each delta is computed from the one after it, so the backward pass costs about two forward passes.  torch.autograd is used only
+to compare the result.
 Examples are rows: h is (B, width), and W^T delta is computed as delta W.
 """
 
@@ -57,7 +58,7 @@ def forward(model: Any, x: Any) -> list[ForwardRecord]:
 
 def loss_delta(objective: Any, batch: Any, output: Any) -> tuple[float, Any]:
     """The loss and the delta at the output, dL/dh_L, from the graph of the loss alone."""
-    graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)
+    graph = trace(lambda h: objective(lambda _: h, batch).loss(), output)  # in place of the model, a function that returns h
     return float(graph[graph.outputs[0]].value), graph.backward()["h"]
 
 
@@ -82,9 +83,10 @@ def backward(stored: Sequence[ForwardRecord], delta: Any) -> list[BackwardRecord
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_gradient(subject):
         return missing
-    if getattr(subject.model, "reads", ("x",)) != ("x",):
+    if getattr(subject.model, "reads", ("x",)) != ("x",):  # fields of the batch that the model takes
         return "the model reads several inputs, and this lens needs a single one"
     if not subject.batch.x.is_floating_point():
         return "the input does not consist of floating-point numbers"
@@ -120,65 +122,66 @@ def read(
         stored = forward(model, batch.x)
         loss, delta = loss_delta(subject.objective, batch, stored[-1].output)
         records = backward(stored, delta)
-        gap = _gap(model, subject.objective, batch, records)
+        difference = _difference(model, subject.objective, batch, records)
     forward_rows = [
-        (_label(i, layer), _formula(layer.module, i), _size(layer.output), _show(layer.output, most)) for i, layer in enumerate(stored, 1)
+        (_label(i, layer), _forward_formula(layer.module, i), _size(layer.output), _show(layer.output, most))
+        for i, layer in enumerate(stored, 1)
     ]
     forward_rows = [("0  input", "h0 = x", _size(stored[0].input), _show(stored[0].input, most)), *forward_rows]
     forward_rows.append(("loss", f"L(h{len(stored)}, y)", "1", f"{loss:.6g}"))
     backward_rows = [("loss", f"δ{len(stored)} = dL/dh{len(stored)}", _size(delta), _show(delta, most))]
-    for k, step in zip(range(len(stored), 0, -1), records, strict=True):
+    for k, record in zip(range(len(stored), 0, -1), records, strict=True):
         layer = stored[k - 1]
-        for key, gradient in step.gradients.items():
-            backward_rows.append((_label(k, layer), _gradient(layer.module, key, k), _size(gradient, 0), _show(gradient, most)))
-        backward_rows.append((_label(k, layer), _delta(layer, k), _size(step.input_delta), _show(step.input_delta, most)))
-    heads = ("layer", "rule", "size", "values")
+        for key, gradient in record.gradients.items():
+            backward_rows.append((_label(k, layer), _gradient_formula(layer.module, key, k), _size(gradient, 0), _show(gradient, most)))
+        backward_rows.append((_label(k, layer), _delta_formula(layer, k), _size(record.input_delta), _show(record.input_delta, most)))
+    columns = ("layer", "rule", "size", "values")
     return [
         Table(
             "Forward pass: what each layer stores",
-            dict(zip(heads, map(list, zip(*forward_rows, strict=True)), strict=True)),
+            dict(zip(columns, map(list, zip(*forward_rows, strict=True)), strict=True)),
             axes=["layer"],
             note=f"Example {example}, evaluation mode. Loss {loss:.6g}.",
         ),
         Table(
             "Backward pass: deltas and gradients",
-            dict(zip(heads, map(list, zip(*backward_rows, strict=True)), strict=True)),
+            dict(zip(columns, map(list, zip(*backward_rows, strict=True)), strict=True)),
             axes=["layer"],
-            note=f"Largest difference from autograd over all parameters: {gap:.2g}.",
-            results={"gap": gap},
+            note=f"Largest difference from autograd over all parameters: {difference:.2g}.",
+            results={"gap": difference},
         ),
     ]
 
 
-def _gap(model: Any, objective: Any, batch: Any, records: Sequence[BackwardRecord]) -> float:
-    """Largest difference between these gradients and autograd's; a parameter that several layers share has the sum of theirs."""
+def _difference(model: Any, objective: Any, batch: Any, records: Sequence[BackwardRecord]) -> float:
+    """Largest difference between these gradients and autograd's; gradients of a parameter that layers share are added up."""
     modules, ours = dict(model.named_modules()), dict[Any, Any]()
-    for step in records:
-        for key, gradient in step.gradients.items():
-            parameter = modules[step.name].get_parameter(key)
+    for record in records:
+        for key, gradient in record.gradients.items():
+            parameter = modules[record.name].get_parameter(key)
             ours[parameter] = ours.get(parameter, 0) + gradient
-    trained = [parameter for parameter in ours if parameter.requires_grad]
-    if not trained:
+    trainable = [parameter for parameter in ours if parameter.requires_grad]
+    if not trainable:
         return 0.0
     with torch.enable_grad():
-        theirs = torch.autograd.grad(objective(model, batch).loss(), trained, allow_unused=True)
-    pairs = zip(trained, theirs, strict=True)
+        autograd = torch.autograd.grad(objective(model, batch).loss(), trainable, allow_unused=True)
+    pairs = zip(trainable, autograd, strict=True)
     return max(float((ours[parameter] - (0 if gradient is None else gradient)).abs().max()) for parameter, gradient in pairs)
 
 
-def _formula(module: Any, k: int) -> str:
+def _forward_formula(module: Any, k: int) -> str:
     if type(module) is nn.Linear:
         return f"h{k} = W h{k - 1}" + (" + b" if module.bias is not None else "")
     return f"h{k} = {type(module).__name__.lower()}(h{k - 1})"
 
 
-def _gradient(module: Any, key: str, k: int) -> str:
+def _gradient_formula(module: Any, key: str, k: int) -> str:
     if type(module) is nn.Linear:
         return f"dL/dW = δ{k} h{k - 1}ᵀ" if key == "weight" else f"dL/db = δ{k}"
     return f"dL/d{key}"
 
 
-def _delta(layer: ForwardRecord, k: int) -> str:
+def _delta_formula(layer: ForwardRecord, k: int) -> str:
     kind = type(layer.module).__name__.lower()
     if type(layer.module) is nn.Linear:
         return f"δ{k - 1} = Wᵀ δ{k}"
@@ -191,7 +194,7 @@ def _label(k: int, layer: ForwardRecord) -> str:
 
 
 def _size(tensor: Any, skip: int = 1) -> str:
-    """The shape without the batch axis."""
+    """The shape as text, without its first `skip` axes: the batch axis of values, none of gradients."""
     return " × ".join(map(str, tensor.shape[skip:])) or "1"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Curve(NamedTuple):
-    """For each of n equal bins of confidence: number of predictions, mean confidence and accuracy."""
+    """A reliability diagram: for each bin of confidence the number of predictions, their mean confidence and their accuracy."""
 
     counts: Tensor
     confidence: Tensor
@@ -30,14 +30,16 @@ class Curve(NamedTuple):
         return float((self.counts * (self.accuracy - self.confidence).abs())[filled].sum() / self.counts.sum())
 
     @property
-    def worst(self) -> float:
+    def max_error(self) -> float:
+        """Maximum calibration error: the largest |accuracy - confidence| of a bin."""
         return float((self.accuracy - self.confidence).abs()[self.counts > 0].max())
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if reason := not_classes(subject):
         return reason
-    return "" if hasattr(subject.objective, "predict") else "there is no objective that turns scores into probabilities"
+    return "" if hasattr(subject.objective, "predict") else "there is no objective with a `predict` that turns scores into probabilities"
 
 
 @guard
@@ -54,15 +56,17 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
         raise BadInput("the model's predictions are not probabilities", where="lens 'calibration'", fix="check the objective's predict")
     stats = curve(confidence.double(), y == y_pred, bins)
     filled = stats.counts > 0
-    sure, right = float(confidence.double().mean()), float((y == y_pred).double().mean())
-    verdict = "well calibrated" if abs(sure - right) < 5e-5 else "overconfident" if sure > right else "underconfident"
+    mean_confidence, accuracy = float(confidence.double().mean()), float((y == y_pred).double().mean())
+    verdict = "overconfident" if mean_confidence > accuracy else "underconfident"
+    if abs(mean_confidence - accuracy) < 5e-5:
+        verdict = "well calibrated"
     return [
         Lines(
             "Calibration",
             {"accuracy": stats.accuracy[filled], "perfect calibration": [0.0, 1.0]},
             axes=["confidence", "accuracy"],
-            note=f"Expected calibration error {stats.error:.2%}, maximum over bins {stats.worst:.2%}; {len(y):,} predictions. "
-            f"Mean confidence {sure:.2%}, accuracy {right:.2%}: {verdict}.",
+            note=f"Expected calibration error {stats.error:.2%}, maximum over bins {stats.max_error:.2%}; {len(y):,} predictions. "
+            f"Mean confidence {mean_confidence:.2%}, accuracy {accuracy:.2%}: {verdict}.",
             x={"accuracy": stats.confidence[filled].tolist(), "perfect calibration": [0.0, 1.0]},
             results={"error": stats.error},
         ),
@@ -77,16 +81,17 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 200)] = 10) -> list[Rea
 
 
 def curve(confidence: Tensor, correct: Tensor, bins: int) -> Curve:
-    """Predictions by confidence; one on the edge of two bins belongs to the lower one.  Means of an empty bin are NaN."""
+    """Sort predictions into bins of equal width; one on an edge belongs to the lower bin.  Means of an empty bin are NaN."""
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
-    where = torch.bucketize(confidence, edges[1:-1])
-    count = torch.bincount(where, minlength=bins)
+    bin_index = torch.bucketize(confidence, edges[1:-1])
+    count = torch.bincount(bin_index, minlength=bins)
 
     def mean(values: Tensor) -> Tensor:
-        return torch.zeros(bins, dtype=torch.float64).index_add(0, where, values.double()) / count
+        return torch.zeros(bins, dtype=torch.float64).index_add(0, bin_index, values.double()) / count
 
     return Curve(count, mean(confidence), mean(correct))
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -13,6 +13,7 @@ MAX_CLASSES = 128
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     missing, many = not_classes(subject), len(getattr(subject.data, "classes", ()))
     return missing or (f"{many:,} classes are more than a matrix can show" if many > MAX_CLASSES else "")
 
@@ -68,4 +69,5 @@ def _note(counts, names: list[str], correct: int, total: int, unit: str) -> str:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.numbers import bytes_, si
 from ..core.reading import Reading, Subject, Table
@@ -109,7 +109,7 @@ def cost(model: nn.Module | Callable[[], nn.Module], example: Batch | Tensor | S
         walk = _Walk(net, batch)
         with walk.uncounted, walk.products:
             try:
-                ask(net, batch)
+                call_model(net, batch)
             except Exception as error:
                 raise walk.fail(error) from error
     return Cost(tuple(walk.finish()))
@@ -512,6 +512,7 @@ _RULES: dict[type, Any] = {
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject)
 
 
@@ -554,4 +555,5 @@ def describe_totals(profile: Cost) -> str:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -19,6 +19,7 @@ ROWS = 512
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_tokens(subject):
         return missing
     return "" if getattr(subject.data, "train", None) is not None else "there is no training text"
@@ -80,4 +81,5 @@ def rows(batch: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

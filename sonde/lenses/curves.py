@@ -23,6 +23,7 @@ SMOOTHED = 60  # a line with this many points gets a running mean over a twentie
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return "" if series(subject.metrics) else "there are no metrics yet"
 
 
@@ -116,4 +117,5 @@ def _nearly_equal(a: Any, b: Any) -> bool:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -72,6 +72,7 @@ class Diagnosis:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     history = series(subject.metrics)
     if "loss" not in history or len(history["loss"][1]) < 2:
         return "there are no training losses yet"
@@ -165,12 +166,12 @@ def diagnose_run(train: CurvePoints, valid: CurvePoints, floor: float = 0.0, mos
             f"{diagnosis.why} Validation was best at step {number(at)} and has risen since by {percent(lost)} of the improvement.",
         )
     enough = checks if len(checks) >= 4 else losses  # a short run has few evaluations, but many batches
-    if len(enough) >= 4 and _falling(enough, start - end):
+    if len(enough) >= 4 and _is_falling(enough, start - end):
         return Diagnosis("still learning", diagnosis.learned, diagnosis.lost, f"{diagnosis.why} The loss was still falling at the end.")
     return diagnosis
 
 
-def _falling(values: Sequence[float], learned: float) -> bool:
+def _is_falling(values: Sequence[float], learned: float) -> bool:
     """Whether the mean of the last quarter is still well below that of the quarter before it."""
     quarter = len(values) // 4
     before, last = (sum(part) / quarter for part in (values[-2 * quarter : -quarter], values[-quarter:]))
@@ -178,4 +179,5 @@ def _falling(values: Sequence[float], learned: float) -> bool:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

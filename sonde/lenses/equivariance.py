@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from torch.nn.functional import interpolate, pad
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
 from .tools.pictures import jumps, maps, maps_of, no_maps
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -66,7 +67,7 @@ def errors(model: Any, batch: Any, pixels: int) -> dict[str, dict[str, float | N
     """For each transformation the error of each layer; None where the transformed image does not reach the layer."""
     x, before = batch.x, maps(model, batch)
     strides = jumps(model, batch, before)
-    output: Any = ask(model, batch)
+    output: Any = call_model(model, batch)
     output = output if hasattr(output, "dim") and output.dim() == 2 else None
     table: dict[str, dict[str, float | None]] = {}
     for change in TRANSFORMS:
@@ -124,10 +125,11 @@ def _error(a: Tensor, b: Tensor) -> float | None:
 def _output_for(model: Any, batch: Any) -> Any:
     """The output for an image of any size, or None where the model does not accept that size."""
     try:
-        return ask(model, batch)
+        return call_model(model, batch)
     except Exception:  # only the network itself knows which sizes it accepts
         return None
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

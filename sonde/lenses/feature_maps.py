@@ -14,6 +14,7 @@ from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -64,4 +65,5 @@ def _pad(row: list[Any], length: int, blank: Any) -> list[Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -15,6 +15,7 @@ REPORT = {"position": 70}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if subject.model is None:
         return "there is no model"
     name, layer = first(subject.model)
@@ -55,4 +56,5 @@ def first(model: Any) -> tuple[str, Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

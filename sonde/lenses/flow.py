@@ -59,6 +59,7 @@ class SignalFlow(NamedTuple):
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_gradient(subject):
         return missing
     return "" if _layers(subject.model) else f"the model has no {nn.Linear.__name__} or convolution that can be trained"
@@ -237,4 +238,5 @@ def _logarithms(values: Tensor, digits: int = 1) -> list[float | None]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -22,6 +22,7 @@ REPORT = {"position": 60, "examples": 256}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_gradient(subject)
 
 
@@ -99,4 +100,5 @@ def _list(names: list[str]) -> str:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -25,6 +25,7 @@ MAX_DRAWN = 60
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("there is no objective to differentiate" if subject.objective is None else "")
 
 
@@ -103,4 +104,5 @@ def drawing(graph: Any) -> Reading:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

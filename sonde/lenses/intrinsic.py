@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Subject
@@ -23,6 +23,7 @@ MIN_POINTS = 10
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     missing = no_model(subject)
     if missing:
         return missing
@@ -82,9 +83,10 @@ def _outputs(model: Any, batch: Batch) -> dict[str, Any]:
             outputs[f"{name} {type(module).__name__}".strip()] = output.detach()
 
     with hook_outputs(leaf_modules(model), keep), torch.no_grad():
-        ask(model, batch)
+        call_model(model, batch)
     return outputs
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
@@ -23,6 +23,7 @@ from .tools.tokens import ends
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     x = subject.batch.x
@@ -77,9 +78,9 @@ def influence(model: Any, batch: Any, probes: int) -> list[float]:
     with preserve_state(model), torch.inference_mode(False), torch.enable_grad(), hook_outputs(tables, leaf):
         if x.is_floating_point():
             leaves = [x.detach().clone().requires_grad_()]
-            out = ask(model, batch.replace(x=leaves[0]))
+            out = call_model(model, batch.replace(x=leaves[0]))
         else:
-            out = ask(model, batch)
+            out = call_model(model, batch)
         out = out["tokens"] if isinstance(out, dict) and "tokens" in out else out
         if not leaves:
             raise BadInput("no embedding layer reads the tokens", where="the model")
@@ -104,4 +105,5 @@ def fit_slope(norms: list[float]) -> float | None:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters("rnn")

@@ -35,6 +35,7 @@ LOGARITHMIC = 50
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_gradient(subject):
         return missing
     return "" if any(p.ndim > 1 and p.is_floating_point() for p in subject.model.parameters()) else "the model has no matrix of weights"
@@ -163,4 +164,5 @@ def logarithmic(losses: Tensor, axis: str) -> list[str]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

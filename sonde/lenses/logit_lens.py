@@ -14,12 +14,13 @@ import torch
 from ..core.options import Range
 from ..core.reading import Heat, Lines, Reading, Subject
 from ..nn.stack import Stack
-from .tools.readonly import check_index, guard, hook_outputs, preserve_state, real
+from .tools.readonly import check_index, guard, hook_outputs, preserve_state, target_mask
 from .tools.tiny import letters
 from .tools.tokens import logits, no_logits, select_row, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_logits(subject):
         return missing
     return "" if _stack(subject.model) is not None else "the model has no stack of blocks before its output layer"
@@ -43,10 +44,10 @@ def read(
     names, row = spell_tokens(subject), select_row(subject.batch, example)
     rows, scores = by_block(subject.model, row)
     probabilities, best = scores[:, 0, :tokens].softmax(-1).max(-1)
-    mask = real(row, row.y)[0, :tokens]
+    mask = target_mask(row, row.y)[0, :tokens]
     correct = [word if counts else "" for word, counts in zip(token_names(row.y[0, :tokens], names), mask.tolist(), strict=True)]
     many = subject.batch[:examples]
-    targets, cost = real(many, many.y), _bits(subject.model, many)
+    targets, cost = target_mask(many, many.y), _bits(subject.model, many)
     return [
         Heat(
             "Prediction after each block",
@@ -84,7 +85,7 @@ def by_block(model: Any, batch: Any) -> tuple[list[str], Any]:
 
 def _bits(model: Any, batch: Any) -> list[float]:
     """Mean of log2 1/p of the correct tokens after each block."""
-    mask = real(batch, batch.y)
+    mask = target_mask(batch, batch.y)
     y = torch.where(mask, batch.y.long(), 0)
     _, scores = by_block(model, batch)
     costs = -scores.log_softmax(-1).gather(-1, y.expand(len(scores), *y.shape).unsqueeze(-1)).squeeze(-1)
@@ -99,4 +100,5 @@ def _stack(model: Any) -> Any:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters("gla heads=2")

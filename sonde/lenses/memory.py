@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Lines, Reading, Subject, Table
 from ..nn.mixers import Recurrent, mixer
-from ..nn.recurrence import Steps, compute, watching
+from ..nn.recurrence import Steps, compute, record_recurrences
 from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
 from .tools.tiny import CLASSES, Nll, tiny_subject
 
@@ -45,6 +45,7 @@ class _RecordedSteps:
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_model(subject) or ("" if _mixers(subject.model) else "the model has no recurrent mixer")
 
 
@@ -69,7 +70,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
     """Run the model and note which recurrence belongs to which layer."""
     recurrences: list[_RecordedSteps] = []
     before = [0, 0, 0]
-    with watching() as watch:
+    with record_recurrences() as watch:
 
         def note(name: str, *_: Any) -> None:
             ran = watch.seen[before[0] :]
@@ -79,7 +80,7 @@ def _record(model: Any, batch: Batch) -> list[_RecordedSteps]:
             before[:] = len(watch.seen), watch.guarded, watch.denominators
 
         with hook_outputs(_mixers(model), note):
-            ask(model, batch)
+            call_model(model, batch)
     return recurrences
 
 
@@ -246,6 +247,7 @@ class _Reader(nn.Module):
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     with preserve_state():
         torch.manual_seed(0)
         net = _Reader()

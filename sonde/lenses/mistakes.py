@@ -14,6 +14,7 @@ REPORT = {"position": 40}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     reason = not_classes(subject)
     if reason:
         return reason
@@ -52,4 +53,5 @@ def read(subject: Subject, n: Annotated[int, Range(least=1)] = 24) -> Reading:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -16,6 +16,7 @@ from .tools.tokens import BLANK, embedding, frequent, no_embedding, spell_tokens
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_embedding(subject):
         return missing
     return "" if embedding(subject.model).num_embeddings > 1 else "there is only one token"
@@ -61,4 +62,5 @@ def _token_id(word: str, names: list[str]) -> int:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

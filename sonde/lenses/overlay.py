@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
 from ..models.vit import ViT
@@ -19,6 +19,7 @@ from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_images(subject):
         return missing
     return "" if hasattr(subject.model, "patch") and _layers(subject.model) else "the model has no attention over image patches"
@@ -60,7 +61,7 @@ def weights(model: Any, batch: Any) -> list[Any]:
         torch.no_grad(),
         hook_outputs(_layers(model), lambda name, module, inputs, _: maps.append(module.weights(inputs[0]))),
     ):
-        ask(model, batch)
+        call_model(model, batch)
     return [each.double() for each in maps]
 
 
@@ -84,6 +85,7 @@ def _layers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     subject = images()
     with preserve_state():
         torch.manual_seed(0)

@@ -17,6 +17,7 @@ from .tools.tiny import images
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -87,4 +88,5 @@ def _crop(image: Any, box: Any) -> Any:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -13,6 +13,7 @@ from .tools.tokens import embedding, frequent, no_embedding, spell_tokens, token
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_embedding(subject):
         return missing
     return "" if min(embedding(subject.model).weight.shape) > 1 else "the embedding has fewer than two dimensions"
@@ -42,4 +43,5 @@ def read(subject: Subject, tokens: Annotated[int, Range(2, 10_000)] = 64) -> Rea
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

@@ -34,6 +34,7 @@ GRID = 17
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_gradient(subject)
 
 
@@ -185,4 +186,5 @@ def _inside(path: Any, x: Any, y: Any) -> list[list[float]]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

@@ -30,6 +30,7 @@ MIN_DECREASE = 1e-3
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_gradient(subject)
 
 
@@ -147,4 +148,5 @@ def suggestion(rates: list[float], smooth: list[float], reach: int = 2) -> float
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

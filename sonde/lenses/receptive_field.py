@@ -56,6 +56,7 @@ class Field(NamedTuple):
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_maps(subject)
 
 
@@ -82,7 +83,7 @@ def read(
     layer = select_layer(layer, fmaps, list(spread_out(fmaps))[-1])
     # A layer that runs several times has the field of its last run.
     formula = {f"{row.name} ({row.calls})" if row.calls > 1 else row.name: row.field for row in cost(model, batch).rows if row.field}
-    growing = _growing(list(fmaps), formula)
+    growing = _layers_that_grow(list(fmaps), formula)
     names = spread_evenly(growing, layers)
     fields = measure(subject, [*names, layer], probes)
     repeats = {
@@ -136,7 +137,7 @@ def _size_text(field: Field) -> str:
     return "no gradient" if not field.size[0] else ("" if field.whole else "at least ") + size_text(field.size)
 
 
-def _growing(names: list[str], formula: dict[str, Any]) -> list[str]:
+def _layers_that_grow(names: list[str], formula: dict[str, Any]) -> list[str]:
     """Layers whose field may differ from that of the previous layer."""
     return [name for name, before in zip(names, ["", *names]) if formula.get(name) is None or formula.get(name) != formula.get(before)]
 
@@ -207,4 +208,5 @@ def _extent(slope: Tensor) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

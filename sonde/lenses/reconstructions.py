@@ -15,6 +15,7 @@ from .tools.tiny import autoencoder
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_codes(subject)
 
 
@@ -56,4 +57,5 @@ def read(subject: Subject, n: Annotated[int, Range(1, 64)] = 10, order: Literal[
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return autoencoder()

@@ -32,6 +32,7 @@ UNITS = 24
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     missing = no_model(subject)
     if missing:
         return missing
@@ -147,6 +148,7 @@ def colors(regions: list[Region]) -> list[int]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     with preserve_state():
         torch.manual_seed(0)
         net = nn.Sequential(nn.Linear(2, 5), nn.ReLU(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))

@@ -10,7 +10,7 @@ from ..core.errors import BadInput
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Bars, Reading, Scatter, Subject
-from .tools.readonly import guard, not_values, predictions, real
+from .tools.readonly import guard, not_values, predictions, target_mask
 from .tools.tiny import values
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ POINTS = 2000
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return not_values(subject)
 
 
@@ -40,7 +41,7 @@ def read(subject: Subject, bins: Annotated[int, Range(1, 1000)] = 31) -> list[Re
             where="lens 'residuals'",
             fix="check the objective's predict",
         )
-    counted = real(subject.batch, subject.batch.y).reshape(n, -1)
+    counted = target_mask(subject.batch, subject.batch.y).reshape(n, -1)
     r2 = determination(y, guess, counted)
     y, guess = y[counted], guess[counted]
     if not len(y):
@@ -84,4 +85,5 @@ def determination(y: Tensor, guess: Tensor, counted: Tensor) -> float | None:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return values()

@@ -13,13 +13,14 @@ import torch
 from ..core.options import Range
 from ..core.reading import Heat, Reading, Subject
 from ..nn.mixers.attention import Attention
-from .attention import maps
+from .attention import attention_maps
 from .tools.readonly import guard
 from .tools.tiny import letters
 from .tools.tokens import no_tokens, spell_tokens, token_names
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_tokens(subject):
         return missing
     return "" if any(isinstance(part, Attention) for part in subject.model.modules()) else "the model has no self-attention layer"
@@ -34,7 +35,7 @@ def read(subject: Subject, example: Annotated[int, Range(0)] = 0, tokens: Annota
         tokens: how many of its first tokens to use
     """
     stacks: dict[str, list[Any]] = {}
-    for each in maps(subject, example, tokens):
+    for each in attention_maps(subject, example, tokens):
         if not each.cross:
             stacks.setdefault(_stack(each.name), []).append(each)
     names = spell_tokens(subject)
@@ -70,4 +71,5 @@ def _stack(name: str) -> str:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

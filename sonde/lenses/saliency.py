@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import torch
 from torch.nn.functional import interpolate
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.reading import Images, Reading, Subject
-from .tools.pictures import enable_gradients, gathering, last_convolution, no_images, picture, select_layer
+from .tools.pictures import collect_maps, enable_gradients, last_convolution, no_images, picture, select_layer
 from .tools.readonly import guard, preserve_state
 from .tools.tiny import images
 
@@ -34,11 +34,12 @@ STRONG = 0.01
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_images(subject):
         return missing
     try:
         with preserve_state(subject.model), torch.no_grad():
-            out = ask(subject.model, subject.batch[:1])
+            out = call_model(subject.model, subject.batch[:1])
     except Exception as error:  # whatever fails here would fail in the lens too
         return f"the model cannot be run: {' '.join(str(error).split())[:120]}"
     return "" if torch.is_tensor(out) and out.dim() == 2 else "the model does not output one score per class"
@@ -66,7 +67,7 @@ def read(
     """
     model, batch = subject.model, subject.batch[:n]
     with preserve_state(model), torch.no_grad():
-        out = ask(model, batch)
+        out = call_model(model, batch)
     predicted = out.argmax(1)
     classes = predicted if of == "answer" else _labels(batch, out.shape[1])
     legend, details = "", []
@@ -119,14 +120,14 @@ def _chosen_scores(out: Tensor, classes: Tensor) -> Tensor:
 
 def _scores(model: Any, batch: Any, classes: Tensor) -> Tensor:
     with preserve_state(model), torch.no_grad():
-        return _chosen_scores(ask(model, batch), classes).double()
+        return _chosen_scores(call_model(model, batch), classes).double()
 
 
 def gradient(model: Any, batch: Any, classes: Tensor) -> Tensor:
     """(B, C, H, W) gradient of the score of each example's class with respect to its pixels."""
     with preserve_state(model), enable_gradients():
         x = batch.x.detach().clone().requires_grad_()
-        out = ask(model, batch.replace(x=x))
+        out = call_model(model, batch.replace(x=x))
         return torch.autograd.grad(_chosen_scores(out, classes).sum(), x)[0]
 
 
@@ -145,8 +146,8 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
     with preserve_state(model), enable_gradients():
         fmaps: dict[str, Any] = {}
         x = batch.x.detach().clone().requires_grad_()
-        with gathering(model, x, fmaps):
-            out = ask(model, batch.replace(x=x))
+        with collect_maps(model, x, fmaps):
+            out = call_model(model, batch.replace(x=x))
         if not fmaps:
             raise BadInput("the model has no feature maps for Grad-CAM", where="lens 'saliency'", fix="use method=integrated")
         layer = select_layer(layer, fmaps, last_convolution(model, fmaps))
@@ -156,4 +157,5 @@ def grad_cam(model: Any, batch: Any, classes: Tensor, layer: str = "") -> tuple[
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.numbers import number
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject, Table
@@ -36,6 +36,7 @@ POINTS = 201
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_gradient(subject)
 
 
@@ -125,7 +126,7 @@ def _linear_maps(subject: Subject) -> dict[str, tuple[nn.Module, tuple[int, ...]
 
     maps = {name: layer for name, layer in subject.model.named_modules() if isinstance(layer, (nn.Linear, _ConvNd))}
     with hook_outputs(maps, note), torch.no_grad():
-        ask(subject.model, subject.batch[:2])
+        call_model(subject.model, subject.batch[:2])
     return seen
 
 
@@ -185,4 +186,5 @@ def _trainable(model: nn.Module) -> list[Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -9,19 +9,20 @@ from typing import Annotated, Any
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.options import Range
 from ..core.reading import Lines, Reading, Subject
 from ..nn.mixers import Mixer
 from .tools.readonly import guard, hook_outputs, no_model, preserve_state, spread_evenly
 from .tools.tiny import letters
-from .tools.tokens import layer
+from .tools.tokens import layer_label
 
 LINES = 7
 """maximum number of layers in a picture"""
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     if missing := no_model(subject):
         return missing
     if not _mixers(subject.model):
@@ -42,11 +43,11 @@ def read(subject: Subject, examples: Annotated[int, Range(1, 4096)] = 8, steps: 
     return [
         Lines(
             f"Norm of the state '{kind}'",
-            {layer(name): each[kind] for name, each in shown.items()},
+            {layer_label(name): each[kind] for name, each in shown.items()},
             axes=["step", "norm"],
             note=f"Norm over all entries, mean over {min(examples, len(subject.batch))} sequences"
             + (f"; {LINES} of {len(have)} layers." if len(have) > LINES else "."),
-            x={layer(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()},
+            x={layer_label(name): list(range(1, len(each[kind]) + 1)) for name, each in shown.items()},
         )
         for kind in kinds
         for have in [[name for name, each in sizes.items() if kind in each]]
@@ -64,7 +65,7 @@ def norms(model: Any, batch: Any, steps: int) -> dict[str, dict[str, list[float]
 
     with preserve_state(model), torch.no_grad():
         with hook_outputs(mixers, note):
-            ask(model, batch)
+            call_model(model, batch)
         return {name: _norms_over_time(mixers[name], x) for name, x in seen.items()}
 
 
@@ -84,4 +85,5 @@ def _mixers(model: Any) -> dict[str, Any]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters("lstm")

@@ -12,6 +12,7 @@ REPORT = {"position": 20, "section": "Metrics"}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return "" if series(subject.metrics) else "there are no metrics yet"
 
 
@@ -30,4 +31,5 @@ def read(subject: Subject) -> Reading:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return images()

@@ -9,7 +9,7 @@ import torch
 
 from ..core.options import Range
 from ..core.reading import Reading, Subject, Text
-from .tools.readonly import guard, preserve_state, real
+from .tools.readonly import guard, preserve_state, target_mask
 from .tools.tiny import letters
 from .tools.tokens import BLANK, is_next_token, logits, no_logits, original, select_row, spell_tokens, token_names
 
@@ -17,6 +17,7 @@ REPORT = {"position": 50}
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_logits(subject)
 
 
@@ -58,7 +59,7 @@ def bits(model: Any, batch: Any) -> Any:
     with preserve_state(model), torch.no_grad():
         log_p = logits(model, batch).double().log_softmax(-1)
     y = batch.y.long()
-    mask = real(batch, y)
+    mask = target_mask(batch, y)
     cost = -log_p.gather(-1, torch.where(mask, y, 0).unsqueeze(-1)).squeeze(-1) / math.log(2)
     return torch.where(mask, cost, math.nan)
 
@@ -72,4 +73,5 @@ def _text(batch: Any, model: Any) -> tuple[Any, list[float]]:
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return letters()

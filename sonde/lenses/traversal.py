@@ -16,6 +16,7 @@ from .tools.tiny import autoencoder
 
 
 def why_not(subject: Subject) -> str:
+    """Why the lens does not apply to a subject, or ''; `guard` turns it into an error."""
     return no_codes(subject)
 
 
@@ -100,4 +101,5 @@ def _grid(code: Any, which: list[int], middle: Any, unit: Any, offsets: Any) -> 
 
 
 def tiny() -> Subject:
+    """A small subject for the contract tests."""
     return autoencoder()

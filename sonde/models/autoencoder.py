@@ -138,7 +138,7 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (16, 32), code
 
     Args:
         image: channels, height and width
-        channels: of each convolution
+        channels: channels of each convolution
         code: size of the code
     """
     return AutoEncoder(conv_encoder(image, channels, code), conv_decoder(image, channels, code))

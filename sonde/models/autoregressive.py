@@ -29,7 +29,7 @@ class Autoregressive(nn.Module):
     Args:
         size: coordinates of a point
         parts: components of each mixture
-        width: of the hidden layers
+        width: units of the hidden layers
         depth: hidden layers
     """
 

@@ -26,7 +26,7 @@ class CNN(nn.Module):
     """A convolutional network for images (B, channels, height, width) or series (B, channels, time).
 
     Args:
-        channels: of the image or series, then of each convolution
+        channels: channels of the image or series, then of each convolution
         classes: number of outputs
         hidden: width of the dense layer before the output; 0 leaves it out
         kernel: side of the convolution window, odd, so that the image keeps its size

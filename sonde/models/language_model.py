@@ -22,7 +22,7 @@ from ..nn.mixers import Mixer, mixer
 from ..nn.positions import PositionKind, Positions
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ..nn.stack import Stack, parts, prefix_state
+from ..nn.stack import Stack, prefix_state, split_state
 
 Probability = Annotated[float, Range(least=0, below=1)]
 
@@ -106,7 +106,7 @@ class LanguageModel(nn.Module):
         """The same from vectors (B, T, D) instead of tokens."""
         after: State = {}
         if self.positions is not None:
-            whole = parts(state, ["positions", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
+            whole = split_state(state, ["positions", *map(str, range(len(self.stack.blocks)))], "LanguageModel")
             old = whole.pop("positions", None)
             state = None if state is None else {key: value for key, value in state.items() if not key.startswith("positions.")}
             x, new = self.positions(x, old) if spans is None else spans.apply(self.positions, x, old)

@@ -20,7 +20,7 @@ class MLP(nn.Module):
 
     Args:
         widths: sizes of the input, of each hidden layer, and of the output
-        activation: function between the layers
+        activation: activation function of the hidden layers
         dropout: dropout probability of hidden values
         norm: normalize hidden values before the activation, over the batch or over the layer
     """

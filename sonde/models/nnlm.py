@@ -59,9 +59,9 @@ class FeedForwardLM(nn.Module):
         """What the head reads, (B, T, hidden)."""
         if tokens.dim() != 2 or not tokens.shape[1]:
             raise BadInput(f"tokens are (batch, time), not {tuple(tokens.shape)}", where="FeedForwardLM", fix="give rows of token numbers")
-        return continue_from(self._hidden, self.order - 2, check_tokens(tokens, self.vocabulary, "FeedForwardLM"), state, spans)
+        return continue_from(self._hidden_states, self.order - 2, check_tokens(tokens, self.vocabulary, "FeedForwardLM"), state, spans)
 
-    def _hidden(self, tokens: Tensor) -> Tensor:
+    def _hidden_states(self, tokens: Tensor) -> Tensor:
         """tokens (B, K - 1 + T), the first of them those before -> (B, T, hidden)."""
         x = torch.where((tokens >= 0).unsqueeze(-1), self.embedding(tokens.clamp_min(0)), 0)
         windows = x.unfold(1, self.order - 1, 1).transpose(2, 3)  # (B, T, K, D), the oldest first

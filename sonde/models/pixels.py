@@ -109,7 +109,7 @@ class Pixels(nn.Module):
             raise _error(f"there is no class {low if low < 0 else high}", f"use 0 to {self.classes - 1}") from None
 
 
-def levels_of(x: Tensor, levels: int) -> Tensor:
+def quantize_pixels(x: Tensor, levels: int) -> Tensor:
     """Gray images (B, 1, H, W) with values from 0 to 1 -> the nearest level (B, H, W), as integers."""
     if x.ndim != 4 or x.shape[1] != 1:
         raise _error(f"levels are those of gray images (batch, 1, height, width), not {tuple(x.shape)}", "average over the colors first")

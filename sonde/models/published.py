@@ -70,7 +70,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 """fields of config.json, defaults of the family left out; or a function and its arguments"""
 
 
-def published(name: str, device: str = "meta") -> nn.Module:
+def published_model(name: str, device: str = "meta") -> nn.Module:
     """A published model, randomly initialized, or on the meta device without weights."""
     if name not in PUBLISHED:
         raise BadInput(f"no published model '{name}'", fix=nearest(name, PUBLISHED))

@@ -147,14 +147,14 @@ class Seq2Seq(nn.Module):
         x = self.dropout(embed(self.embedding, tokens)) + about["summary"].unsqueeze(1)
         own = inside(state, "decoder")
         if self.feed is not None:
-            return self._input_feeding(x, about, own, spans)
+            return self._feed_context(x, about, own, spans)
         h, own = self.decoder(x, own, spans=spans)
         if self.attention is None:
             return self._logits(h), None, about | prefix_state("decoder", own)
         context, weights = self.attention(h, about["keys"], about["memory"], about["lengths"])
         return self._logits(h, context), weights, about | prefix_state("decoder", own)
 
-    def _input_feeding(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
+    def _feed_context(self, x: Tensor, about: State, own: State | None, spans: Spans | None) -> tuple[Tensor, Tensor, State]:
         """Position by position: attend to the source with the last state, then take a step with the context."""
         assert self.feed is not None and self.attention is not None
         if spans is not None:

@@ -90,7 +90,7 @@ def convolutional(image: Sequence[int], channels: Sequence[int] = (32, 64), code
 
     Args:
         image: channels, height and width
-        channels: of each convolution
+        channels: channels of each convolution
         code: dimension of the code
         variance: of Gaussian values; None is Bernoulli pixels
     """

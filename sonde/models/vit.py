@@ -52,7 +52,7 @@ class ViT(nn.Module):
         patch: side of a patch, which divides both
         width: model dimension
         depth: blocks
-        heads: of the attention in each block
+        heads: attention heads per block
         classes: number of outputs
         channels: of the image
         ffn: hidden width of each block's network as a multiple of the width

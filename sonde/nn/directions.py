@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..core.errors import BadInput
 from .mixers import Mixer
 from .spans import Spans, State
-from .stack import parts, prefix_state
+from .stack import prefix_state, split_state
 
 
 def reverse(x: Tensor, spans: Spans | None = None) -> Tensor:
@@ -44,7 +44,7 @@ class Bidirectional(nn.Module):
         super().__init__()
         if backward_mixer is not None and backward_mixer.width != forward_mixer.width:
             widths = f"{forward_mixer.width} and {backward_mixer.width}"
-            raise BadInput(f"mixers of width {widths} cannot read one sequence", where="Bidirectional")
+            raise BadInput(f"both mixers must have the same width, not {widths}", where="Bidirectional")
         self.forward_mixer, self.backward_mixer = forward_mixer, backward_mixer
         self.width, self.out_width = forward_mixer.width, 2 * forward_mixer.width
         """features per token of the input and of the output"""
@@ -73,7 +73,7 @@ class Stacked(nn.Module):
         super().__init__()
         widths = {layer.width for layer in layers}
         if len(widths) != 1:
-            raise BadInput(f"layers one above the other need one width, not {sorted(widths)}", where="Stacked")
+            raise BadInput(f"stacked layers must have the same width, not {sorted(widths)}", where="Stacked")
         self.layers, self.dropout = nn.ModuleList(layers), nn.Dropout(dropout)
         self.joins = nn.ModuleList(
             nn.Linear(layer.out_width, layer.width) if isinstance(layer, Bidirectional) else nn.Identity() for layer in layers[:-1]
@@ -82,7 +82,7 @@ class Stacked(nn.Module):
         self.causal = all(layer.causal for layer in layers)
 
     def forward(self, x: Tensor, state: State | None = None, *, spans: Spans | None = None) -> tuple[Tensor, State]:
-        before = parts(state, [str(i) for i in range(len(self.layers))], "Stacked")
+        before = split_state(state, [str(i) for i in range(len(self.layers))], "Stacked")
         after: State = {}
         for i, layer in enumerate(self.layers):
             x, new = layer(x if not i else self.dropout(self.joins[i - 1](x)), before.get(str(i)), spans=spans)

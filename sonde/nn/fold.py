@@ -77,7 +77,7 @@ class Folded(nn.Module):
             if any(one.is_inference() for one in numbers):  # they have no version counter
                 return self.model(x)
             seen, program = self._programs.get(x.shape, (None, None))
-            if seen is None or not _unchanged(seen, numbers):
+            if seen is None or not _same_tensors(seen, numbers):
                 self._programs.pop(x.shape, None)
                 while len(self._programs) >= KEPT:
                     del self._programs[next(iter(self._programs))]
@@ -180,7 +180,7 @@ class _HeldTensor(NamedTuple):
     version: int
 
 
-def _unchanged(seen: list[_HeldTensor], numbers: list[Tensor]) -> bool:
+def _same_tensors(seen: list[_HeldTensor], numbers: list[Tensor]) -> bool:
     now = (_HeldTensor(one, one.data_ptr(), one._version) for one in numbers)
     return len(seen) == len(numbers) and all(a.tensor is b.tensor and a[1:] == b[1:] for a, b in zip(seen, now))
 

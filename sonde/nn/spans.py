@@ -20,7 +20,7 @@ Mix = Callable[[Tensor, "State | None", Tensor], tuple[Tensor, State]]
 class Spans:
     """N spans of a batch of `rows`: row, start and stop of each, (N,) integers.
 
-    Make one with `of_lengths`, `of_mask` or `packed`.
+    Make one with `of_lengths`, `of_mask` or `of_bounds`.
     """
 
     def __init__(self, row: Tensor, start: Tensor, stop: Tensor, rows: int) -> None:
@@ -55,7 +55,7 @@ class Spans:
         return cls(torch.arange(len(mask), device=mask.device), start, start + count, len(mask))
 
     @classmethod
-    def packed(cls, bounds: Tensor) -> Spans:
+    def of_bounds(cls, bounds: Tensor) -> Spans:
         """Documents laid end to end in one row; bounds 0, n1, n1+n2, .. (also called cu_seqlens)."""
         if bounds.dim() != 1 or len(bounds) < 2 or bounds.is_floating_point():
             raise BadInput("cu_seqlens must be a row of two or more whole numbers", where="Spans", fix="give 0, n1, n1 + n2, ...")

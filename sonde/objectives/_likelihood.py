@@ -11,7 +11,7 @@ from typing import Annotated, Literal, NoReturn
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.options import Range
 from ..core.terms import Term, Terms
@@ -63,7 +63,7 @@ class Likelihood(ABC):
                 where=self.name,
                 fix="wrap it: Mixed(...)",
             )
-        return self.terms(ask(model, batch), batch)
+        return self.terms(call_model(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from a given output."""

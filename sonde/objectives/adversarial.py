@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import softplus
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.options import Count, Range, checked
 from ..core.terms import Term, Terms
 from . import _unlabeled, _weight
@@ -83,11 +83,11 @@ class Adversarial:
     def _real_logits(self, model: Any, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Logits of the real examples (B,), and with a penalty their squared slopes (B,)."""
         if not self.r1:
-            return ask(model, batch).flatten(), None
+            return call_model(model, batch).flatten(), None
         with_graph = torch.is_grad_enabled()
         with torch.enable_grad():
             x = batch.x.detach().requires_grad_()
-            real = ask(model, batch.replace(x=x)).flatten()
+            real = call_model(model, batch.replace(x=x)).flatten()
             (gradient,) = torch.autograd.grad(real.sum(), x, create_graph=with_graph, retain_graph=True)
         slope = gradient.square().flatten(1).sum(1)
         return (real, slope) if with_graph else (real.detach(), slope.detach())

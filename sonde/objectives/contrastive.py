@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput, nearest
 from ..core.options import Range, checked
 from ..core.terms import Terms
@@ -44,7 +44,7 @@ class Contrastive:
         self.group, self.same = group, same
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        return self.terms(ask(model, batch), batch)
+        return self.terms(call_model(model, batch), batch)
 
     def terms(self, output: Mapping[str, Tensor], batch: Batch) -> Terms:
         """The same from a given output."""

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.terms import Terms
 from . import _unlabeled, _weight
@@ -25,7 +25,7 @@ class Density:
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if getattr(model, "levels", 0):
             batch = batch.replace(noise=normal(model, batch, batch.x.shape))
-        log_prob = ask(model, batch)
+        log_prob = call_model(model, batch)
         if log_prob.shape != (len(batch),):
             what = f"the model gives {tuple(log_prob.shape)} for {len(batch)} examples"
             raise BadInput(what, where="density", fix="it must give log p(x), one number for each")

@@ -93,7 +93,7 @@ class Distribution(Likelihood):
         for name in {**self.fixed, **links}:
             if name not in known:
                 raise BadInput(f"'{self.name}' has no parameter '{name}'", fix=nearest(name, known))
-        self.domains = {name: known[name] for name in _chosen(known, {*self.fixed, *links}) if name not in self.fixed}
+        self.domains = {name: known[name] for name in _choose_parameters(known, {*self.fixed, *links}) if name not in self.fixed}
         if not self.domains:
             raise BadInput(f"every parameter of '{self.name}' is fixed", fix="leave one to the model")
         self.links = {name: _link(self.name, name, domain, links.get(name)) for name, domain in self.domains.items()}
@@ -200,7 +200,7 @@ class Distribution(Likelihood):
 def mixture(component: Callable[..., D.Distribution], **options: Any) -> Distribution:
     """Likelihood of a mixture of one family over single numbers; the model gives the logits of the parts, then their parameters."""
     known: Mapping[str, Constraint] = getattr(component, "arg_constraints", {})
-    chosen = {name: constraints.independent(known[name], 1) for name in _chosen(known, set(options.get("links") or ()))}
+    chosen = {name: constraints.independent(known[name], 1) for name in _choose_parameters(known, set(options.get("links") or ()))}
 
     def mix(parts: Tensor, **parameters: Tensor) -> D.Distribution:
         inner = component(**parameters, validate_args=False)
@@ -210,7 +210,7 @@ def mixture(component: Callable[..., D.Distribution], **options: Any) -> Distrib
     return Distribution(mix, domains={"parts": constraints.real_vector, **chosen}, **options)
 
 
-def _chosen(known: Mapping[str, Constraint], named: set[str]) -> list[str]:
+def _choose_parameters(known: Mapping[str, Constraint], named: set[str]) -> list[str]:
     """Names of a full set of parameters: of equivalent ones, the one a user named, else the first."""
     left_out = set()
     for same in _EQUIVALENT:

@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput, nearest
 from ..core.terms import Term, Terms
 from ._part import Part
@@ -38,7 +38,7 @@ class Joint:
         self.parts = dict(parts)
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        outputs = ask(model, batch)
+        outputs = call_model(model, batch)
         all_terms: dict[str, Term] = {}
         for name, part in self.parts.items():
             output = self._output(outputs, name)

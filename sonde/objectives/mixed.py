@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.terms import Terms
 from ._wrapper import Wrapper
 from .categorical import Categorical
@@ -33,7 +33,7 @@ class Mixed(Wrapper):
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
         if "share" not in batch:
             return self.objective(model, batch)
-        output = ask(model, batch)
+        output = call_model(model, batch)
         first, second = (self.objective.terms(output, part) for part in self._parts(batch))
         return first + second
 

@@ -13,7 +13,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.errors import BadInput
 from ..core.terms import Term, Terms
 from . import _weight
@@ -33,7 +33,7 @@ class Reconstruction:
         self.likelihood = Gaussian() if likelihood is None else likelihood
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        return self.terms(ask(model, batch), batch)
+        return self.terms(call_model(model, batch), batch)
 
     def terms(self, output: Tensor, batch: Batch) -> Terms:
         """The same from a given output."""

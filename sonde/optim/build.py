@@ -78,7 +78,7 @@ def optimizer(
     and channel weights of mixers (see `Optimizer.decays`).
     """
     if str(name) in known.REFUSED:
-        raise BadInput(f"optimizer '{name}' cannot be used: {known.REFUSED[name]}", fix="'adamw' is a good start")
+        raise BadInput(f"optimizer '{name}' cannot be used: {known.REFUSED[name]}", fix="use another, such as 'adamw'")
     name, options = _switch_rule(name, options)
     settable = _options(_rule(name)) + ([_switches()[name][0]] if name in _switches() else [])
     check_names(options, settable, f"optimizer '{name}'")

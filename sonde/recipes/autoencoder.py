@@ -24,8 +24,8 @@ from ..objectives.sparse import Sparse
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
-from .tools.stacked import denoising
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
+from .tools.stacked import keep_clean
 
 ACTIVE = 0.1
 """a unit of a sparse code is active above this"""
@@ -58,9 +58,9 @@ def recipe(
         code: dimension of the code, by default 16; a sparse one may have more than there are pixels, by default 128
         hidden: widths of dense layers before the code, or channels of convolutions; the decoder mirrors them
         network: tied uses the weights of the encoder, transposed, in the decoder
-        penalty: of a sparse code: sum of its values, sum of their squares, or KL divergence of the mean of each unit from the rate
+        penalty: on a sparse code: sum of its values (l1) or of their squares (l2), or KL divergence of each unit's mean from --rate (kl)
         price: weight of the sparse or contractive penalty; by default 0.1, 0.05 for kl and 0.02 for contractive
-        rate: mean activity of each unit that kl aims at, between 0 and 1
+        rate: target mean activity of each code unit for kl
         noise: standard deviation of the noise that denoising removes (pixels are 0 to 1)
         batch_size: images per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0; default: 3e-3, and 2e-2 for kl and contractive,
@@ -82,7 +82,7 @@ def recipe(
     else:
         last = "sigmoid" if sigmoid else "relu" if kind == "sparse" else "identity"
         build = partial(dense, shape, (*hidden, width), "relu", last, network == "tied")
-    change = denoising(augment.noise(noise)) if kind == "denoising" else None
+    change = keep_clean(augment.noise(noise)) if kind == "denoising" else None
     if change is not None:  # held-out parts are the same at every evaluation
         parts = freeze_held_out(parts, change, seed)
     objectives: Any = {"sparse": Sparse(**{penalty: factor}, rate=rate), "contractive": Contractive(factor)}
@@ -119,8 +119,8 @@ def report(data: Data, kind: str, model: Any, folder: Path) -> Mapping[str, str]
     rows = {"images": clean, **({"with noise": test.x} if "clean" in test else {}), "reconstructed": reconstructed, pca_name: flat}
     if "clean" in test:
         errors["the noise itself"] = _error(test.x, clean)
-    shown = [(name, row[start : start + ACROSS]) for start in (0, ACROSS) for name, row in rows.items()]
-    sheet(folder, "reconstructions", "Reconstructions", shown, "The first images of the test part.")
+    shown = [(name, row[start : start + IMAGES_PER_ROW]) for start in (0, IMAGES_PER_ROW) for name, row in rows.items()]
+    save_image_rows(folder, "reconstructions", "Reconstructions", shown, "The first images of the test part.")
     summary = {"squared error": ", ".join(f"{name} {error:.5f}" for name, error in errors.items()) + " per pixel of the test part"}
     if kind == "sparse":
         summary["code"] = f"{active:.1f} of its {code.shape[1]} units above {ACTIVE:g} per image"

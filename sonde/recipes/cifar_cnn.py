@@ -28,7 +28,7 @@ def recipe(
     """A CNN on CIFAR-10, color photographs of 32 x 32 pixels; `cifar_resnet` has the published residual networks.
 
     Args:
-        channels: of each convolution; pooling after it halves the image, so at most five
+        channels: channels of each convolution; pooling after each one halves the image, so at most five (four with --residual)
         hidden: width of the dense layer; 0 omits it
         dropout: dropout probability before each dense layer
         smoothing: label smoothing: fraction of each target spread over all classes
@@ -37,7 +37,7 @@ def recipe(
         cutmix: a rectangle of each training image comes from another one; its area is drawn from Beta(cutmix, cutmix); 0 turns it off
         batch_size: examples per update
         lr: peak learning rate: linear warm-up, then cosine decay to 0
-        residual: after each convolution but the first a residual block of two more, and pooling after it
+        residual: after each convolution and its pooling, except the first, add a residual block of two convolutions; pool again at the end
         epochs: passes over the training data
     """
     changes = [augment.shift(shift), augment.flip()]

@@ -31,7 +31,7 @@ def recipe(
     Args:
         blocks: residual blocks in each of three stages, two convolutions each
         width: channels of the first stage; each further stage has twice as many on a quarter of the pixels
-        shortcut: between stages, zeros for missing channels (pad) or a small convolution (projection)
+        shortcut: between stages, zeros for missing channels (pad) or a 1 x 1 convolution (projection)
         activation: norm and ReLU after each convolution (post) or before it (pre)
         smoothing: label smoothing: fraction of each target spread over all classes
         shift: largest shift of a training image in pixels

@@ -24,14 +24,14 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 3000,
     seed: int = 0,
 ) -> Recipe:
-    """Learn to predict the noise in noisy examples; at the end samples next to real examples.
+    """Learn to predict the noise in noisy examples; at the end it shows samples next to real ones.
 
     Args:
         data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
             mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         times: diffusion steps; by default 40 for points and 100 for images
         schedule: noise schedule
-        width: of the hidden layers, or channels at full resolution; by default 64 or 32
+        width: units of the hidden layers for points (default 64), channels at full resolution for images (default 32)
         batch_size: examples per update
         lr: peak learning rate, default 1e-2 for points and 2e-3 for images: linear warm-up, then cosine decay to 0
         steps: updates

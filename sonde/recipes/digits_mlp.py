@@ -25,7 +25,7 @@ def recipe(
 
     Args:
         hidden: widths of the hidden layers
-        activation: function between the layers
+        activation: activation function of the hidden layers
         norm: normalize hidden values, over the batch or over the layer
         dropout: dropout probability of hidden values
         batch_size: examples per update

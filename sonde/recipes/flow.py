@@ -23,7 +23,7 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 2000,
     seed: int = 0,
 ) -> Recipe:
-    """Learn a density by maximum likelihood; at the end samples next to real examples.
+    """Learn a density by maximum likelihood with a normalizing flow; at the end it shows samples next to real ones.
 
     For images of integer levels it is a log-probability, in nats per image (loss) and in bits per pixel.
 
@@ -31,7 +31,7 @@ def recipe(
         data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
             mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         couplings: coupling layers; by default 8 for points, and for images enough to separate any two pixels (12 for the digits)
-        width: of the hidden layers; by default 64 for points and 256 for images
+        width: units of the hidden layers; by default 64 for points and 256 for images
         batch_size: examples per update
         lr: peak learning rate, default 5e-3 for points and 1e-3 for images: linear warm-up, then cosine decay to 0
         steps: updates

@@ -27,19 +27,19 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 6000,
     seed: int = 0,
 ) -> Recipe:
-    """Train a generator and a discriminator against each other, in turn; at the end samples next to real examples.
+    """Train a generator and a discriminator against each other, in turn; at the end it shows samples next to real ones.
 
     Args:
         data: points in the plane (moons, rings, spirals, ...) or images (digits, mnist, ...) by name, or your own (./mine.py);
             mnist, fashion_mnist and cifar10 need a data folder ($SONDE_DATA) or internet access
         latent: dimension of the noise; by default 4 for points and 32 for images
-        width: of the hidden layers, or channels at full resolution; by default 64 or 32
+        width: units of the hidden layers for points (default 64), channels at full resolution for images (default 32)
         r1: weight of the gradient penalty on the discriminator; by default 0 for points and 5 for images, which collapse without it
         smoothing: label smoothing: the target of real examples is 1 - smoothing
         discriminator_steps: steps of the discriminator for each step of the generator
         batch_size: examples per update
         lr: learning rate of both networks, with cosine decay to 0
-        steps: updates of either network; with discriminator_steps 2 every third one is of the generator
+        steps: updates of both networks together; with --discriminator-steps 2 every third one updates the generator
     """
     parts = load_unlabeled(data, seed)
     shape = shape_of(parts)

@@ -30,7 +30,7 @@ from ..objectives.contrastive import Contrastive
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 
 ROWS = 9
 """captions with images in the figure"""
@@ -48,14 +48,14 @@ def recipe(
     steps: Annotated[int, Range(least=1)] = 800,
     seed: int = 0,
 ) -> Recipe:
-    """Colored shapes and sentences such as 'a large red disc on the left': which belong together?
+    """Match images of colored shapes with captions such as 'a large red disc on the left', by contrastive learning (CLIP).
 
     Args:
         size: height and width of an image
         images: examples in all, 15 % for validation and 15 % for the test
         unseen: captions, of 36, that are left out of training with their images
         width: dimension of the embeddings
-        channels: of each convolution of the image encoder
+        channels: channels of each convolution of the image encoder
         mixer: sequence mixer of the text encoder, by name
         batch_size: pairs per update, each compared with all others
         lr: peak learning rate: linear warm-up, then cosine decay to 0
@@ -100,10 +100,10 @@ def report(data: Data, captions: Tensor, lengths: Tensor, seen_captions: Tensor,
     right = scores.argmax(1) == target
     seen = (target.unsqueeze(1) == seen_captions).any(1)
     new = sorted({*range(len(captions))} - {*seen_captions.tolist()})
-    nearest = scores.topk(ACROSS, 0).indices.mT
+    nearest = scores.topk(IMAGES_PER_ROW, 0).indices.mT
     rows = [(_short(data, captions[i], lengths[i]), batch.x[nearest[i]]) for i in (new or seen_captions.tolist())[:ROWS]]
     note = f"The nearest of {len(batch):,} test images to captions {'never ' if new else ''}seen in training, nearest first."
-    sheet(folder, "found", "Images found for captions", rows, note)
+    save_image_rows(folder, "found", "Images found for captions", rows, note)
     summary = {"retrieval": _accuracy(right[seen], "captions seen in training", len(captions))}
     return summary if seen.all() else summary | {"unseen": _accuracy(right[~seen], "captions never seen", len(captions))}
 

@@ -31,12 +31,12 @@ def recipe(
     lr: Annotated[float, Range(above=0)] = 1e-3,
     epochs: Annotated[float, Range(above=0)] | None = None,
 ) -> Recipe:
-    """A CNN on images of yours: folder/CLASS/*.png and so on, or such folders inside train/ and test/.
+    """A CNN on your own images: FOLDER/CLASS/*.png (or .jpg, ...), or such class folders inside train/ and test/.
 
     Args:
-        data: where the class folders are
+        data: folder that holds the class folders
         size: height and width that all images are resized to
-        channels: of each convolution
+        channels: channels of each convolution
         hidden: width of the dense layer
         dropout: dropout probability before each dense layer
         flip: mirror half of the training images; turn off for letters and digits

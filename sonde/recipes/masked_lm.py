@@ -34,7 +34,7 @@ def recipe(
         width: model dimension
         context: tokens per training window
         level: kind of tokens
-        most: largest vocabulary
+        most: maximum vocabulary size
         rate: fraction of the tokens to predict: 80 % of them are masked, 10 % replaced by a random token and 10 % unchanged
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth

@@ -39,7 +39,7 @@ def recipe(
     data: Path | None = None,
     seed: int = 0,
 ) -> Recipe:
-    """A language model over tunes in ABC; at the end it writes a new one into the run's folder, as text and as a MIDI file.
+    """A language model over tunes in ABC notation; at the end it writes a new one into the run's folder, as text and as a MIDI file.
 
     Args:
         mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
@@ -49,7 +49,7 @@ def recipe(
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
-        data: tunes in ABC, each after its own line X: ; by default the 1,034 of the Nottingham collection
+        data: text file of tunes in ABC notation, each beginning with a line X: ; by default the 1,034 of the Nottingham collection
             (music/nottingham-abc.txt.gz of a data folder), and where that is missing a few bundled ones
     """
     require_causal(mixer, width)

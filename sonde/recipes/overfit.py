@@ -42,7 +42,7 @@ def recipe(
     """Regression on few points: without regularization the training error goes to 0 and the validation error rises.
 
     Args:
-        points: training points; there are half as many again for validation, and for the test
+        points: training points; validation and test have 1.5 times as many each
         noise: standard deviation of the noise on y
         width: units of both hidden layers
         penalty: on the weights: squares in the loss (l2), decoupled weight decay (decoupled), or absolute values with exact zeros (l1)

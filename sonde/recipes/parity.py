@@ -29,8 +29,8 @@ def recipe(
     Args:
         mixer: sequence mixer by name (`sonde list mixers`), with its options: "deltanet negative=true"
         length: tokens per training sequence
-        longer: length of a test sequence, in training lengths
-        modulus: 2 is parity
+        longer: length of a test sequence, as a multiple of --length
+        modulus: modulus of the sum; 2 is parity
         depth: blocks
         width: model dimension
         batch_size: sequences per update

@@ -1,4 +1,4 @@
-"""Associative recall: pairs of keys and values, then keys to look up.  How many pairs can the state of a mixer hold?"""
+"""Associative recall: pairs of keys and values, then the keys again.  How many pairs can a sequence mixer remember?"""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ def recipe(
     steps: StepCount = 600,
     seed: int = 0,
 ) -> Recipe:
-    """Look up values by their keys; accuracy counts the answers alone.
+    """Read pairs of a key and a value, then predict the value of each key; accuracy is that of the predicted values.
 
     Args:
         mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
         pairs: pairs to remember at once
-        keys: different keys, and as many different values
-        depth: blocks
+        keys: number of different keys, and of different values
+        depth: number of blocks
         width: model dimension
         batch_size: sequences per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
-        steps: updates
+        steps: training steps
     """
     data = recall(seed, pairs=pairs, keys=keys)
-    return sequence_recipe(network(mixer, width, depth, len(data.classes), 3 * pairs), data, batch_size, lr, steps)
+    length = 3 * pairs  # keys and values of all pairs, then the keys to look up
+    return sequence_recipe(network(mixer, width, depth, len(data.classes), length), data, batch_size, lr, steps)

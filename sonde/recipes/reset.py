@@ -22,12 +22,12 @@ def recipe(
     steps: StepCount = 1000,
     seed: int = 0,
 ) -> Recipe:
-    """Count the ones since the last reset; one block by default, so that the mixer has to do it.
+    """Count the ones since the last reset; one block by default, so that the mixer itself has to count.
 
     Args:
         mixer: sequence mixer by name (`sonde list mixers`), with its options: "gla heads=8"
         length: tokens per sequence
-        top: largest count; more ones leave it there
+        top: largest count; further ones do not raise it
         chance: probability of a reset token
         depth: blocks
         width: model dimension

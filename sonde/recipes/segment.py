@@ -19,7 +19,7 @@ from ..objectives.categorical import Categorical
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 
 AT_ONCE = 64
 """images per evaluation batch"""
@@ -78,8 +78,8 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
     overlap = iou(predicted, target, len(data.classes))
     scores = ", ".join(f"{name} {value:.3f}" for name, value in zip(data.classes, overlap.tolist()))
     panels = {"image": x, "truth": COLORS[target].movedim(-1, 1), "prediction": COLORS[predicted].movedim(-1, 1)}
-    rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in panels.items()]
-    sheet(
+    rows = [(name, part[start : start + IMAGES_PER_ROW]) for start in (0, IMAGES_PER_ROW) for name, part in panels.items()]
+    save_image_rows(
         folder,
         "outlines",
         "Segmented shapes",

@@ -67,9 +67,9 @@ def recipe(
         pool: the mean over all tokens, or the last output of each direction
         data: labeled texts by name (sst2, sentence_polarity and imdb from a data folder, toy_sentiment), or your own (./mine.py);
             by default sst2 where a data folder has it, else toy_sentiment
-        level: tokens are lower-case sub-words, words, byte-level sub-words, or characters; used by the sets that have this option
-        most: largest vocabulary
-        longest: tokens per text; the rest is cut off
+        level: tokens are lower-case sub-words, words, byte-level sub-words, or characters; for the data sets that have this option
+        most: maximum vocabulary size
+        longest: maximum number of tokens per text; the rest is cut off
         unlabeled: IMDB reviews used without labels to initialize the embeddings, except for toy_sentiment; 0 initializes at random
         dropout: dropout probability of the embeddings and before the output; by default 0.3,
             and 0 for toy_sentiment, where every word counts

@@ -28,7 +28,7 @@ def recipe(
 
     Args:
         hidden: widths of the hidden layers
-        activation: function between the layers
+        activation: activation function of the hidden layers
         learned_variance: predict the variance too, as a second output
         noise: standard deviation of the noise on y
         periods: full waves in the interval

@@ -28,7 +28,7 @@ def recipe(
 
     Args:
         hidden: widths of the hidden layers
-        activation: function between the layers
+        activation: activation function of the hidden layers
         arms: arms of the spiral, one class each
         turns: rotations of an arm
         n: examples in all

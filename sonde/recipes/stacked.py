@@ -25,7 +25,7 @@ from ..optim.build import optimizer
 from ..runs.layout import RunDirectory
 from .tools.final_report import FinalReport
 from .tools.linear import linear_baseline
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 from .tools.stacked import first_layers, greedy, layer
 
 
@@ -49,8 +49,8 @@ def recipe(
     Args:
         data: gray images by name, or your own (./mine.py, or a folder with a folder of images per class);
             digits come with scikit-learn; mnist and fashion_mnist need a data folder ($SONDE_DATA) or internet access
-        widths: of the hidden layers
-        activation: after each of them
+        widths: widths of the hidden layers
+        activation: activation function of the hidden layers
         noise: standard deviation of the noise on the input of each autoencoder, relative to that of the input; 0 is none
         labels: labeled training images per class; the others are used without their labels
         passes: epochs of pre-training for each layer
@@ -95,8 +95,8 @@ def report(bare: Recipe, data: Data, autoencoders: Sequence[AutoEncoder], seed: 
     assert data.test is not None
     with TemporaryDirectory() as other:
         scratch = _train(other, seed, bare, "scratch").result()["metrics"]["test/accuracy"]
-    rows = reconstruct_by_layer(autoencoders, data.test[:ACROSS].x)
-    sheet(folder, "layers", "Reconstructed from each layer", rows, "Test images through the layers before fine-tuning.")
+    rows = reconstruct_by_layer(autoencoders, data.test[:IMAGES_PER_ROW].x)
+    save_image_rows(folder, "layers", "Reconstructed from each layer", rows, "Test images through the layers before fine-tuning.")
     return {
         "from scratch": f"the same network from random weights has a test accuracy of {scratch:.4f}",
         "linear model": str(linear_baseline(bare.build_data())),

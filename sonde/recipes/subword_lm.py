@@ -31,7 +31,7 @@ def recipe(
         width: model dimension
         context: tokens per training window
         level: kind of tokens
-        most: largest vocabulary
+        most: maximum vocabulary size
         dropout: dropout probability in each block
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth

@@ -37,7 +37,7 @@ def recipe(
         width: model dimension
         context: tokens per window before spans are cut out
         level: kind of tokens
-        most: largest vocabulary
+        most: maximum vocabulary size
         rate: fraction of the tokens cut out
         mean: mean number of tokens per span
         batch_size: windows per update

@@ -26,7 +26,7 @@ def recipe(
     epochs: Annotated[float, Range(above=0)] = 50,
     patience: Annotated[int, Range(least=0)] = 10,
 ) -> Recipe:
-    """A multi-layer perceptron on a table of yours; a tenth of the rows is held out for validation, a tenth for the test.
+    """A multi-layer perceptron on your own table; a tenth of the rows is held out for validation, a tenth for the test.
 
     Args:
         data: CSV, TSV or Parquet file, one row per example

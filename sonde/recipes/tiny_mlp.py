@@ -23,7 +23,7 @@ def recipe(
     """Two inputs, two hidden layers, one output, fitted to a quadratic bowl with noise under a Gaussian likelihood.
 
     Args:
-        width: of both hidden layers
+        width: units of both hidden layers
         batch_size: examples per update
         lr: learning rate
         steps: updates

@@ -22,7 +22,7 @@ from ..objectives.elbo import Elbo
 from ..optim.build import optimizer
 from ..optim.schedules import warmup_cosine
 from .tools.final_report import FinalReport
-from .tools.sheets import ACROSS, sheet
+from .tools.sheets import IMAGES_PER_ROW, save_image_rows
 
 MAX_WEIGHTED = 1000
 """test images for the importance-weighted bound, which decodes each of them many times"""
@@ -97,12 +97,12 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
     few = x[:MAX_WEIGHTED]
     weighted = torch.cat([objective.log_likelihood(model, part, samples, rng) for part in few.split(512)])
     active = int((mean.var(0) > 0.01).sum())
-    drawn = model.mean(model.codes(8 * ACROSS, rng))
+    drawn = model.mean(model.codes(8 * IMAGES_PER_ROW, rng))
     note = "Each pixel is its probability of being white; nothing is chosen by hand."
-    sheet(folder, "samples", "Drawn from the prior", [("", drawn)], note)
-    pairs = {"test images": x, "reconstructed": model.mean(mean[: 2 * ACROSS])}
-    rows = [(name, part[start : start + ACROSS]) for start in (0, ACROSS) for name, part in pairs.items()]
-    sheet(
+    save_image_rows(folder, "samples", "Drawn from the prior", [("", drawn)], note)
+    pairs = {"test images": x, "reconstructed": model.mean(mean[: 2 * IMAGES_PER_ROW])}
+    rows = [(name, part[start : start + IMAGES_PER_ROW]) for start in (0, IMAGES_PER_ROW) for name, part in pairs.items()]
+    save_image_rows(
         folder,
         "reconstructions",
         "Reconstructions",
@@ -110,7 +110,7 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
         "Binary images as the model read them, and the probability of each pixel by the mean code.",
     )
     note = "The code of one test image with one coordinate going from -3 on the left to 3 on the right, the most influential first."
-    sheet(folder, "codes", "What each coordinate of the code does", _traversal(model, mean[:1]), note)
+    save_image_rows(folder, "codes", "What each coordinate of the code does", _traversal(model, mean[:1]), note)
     shares = f"{-terms['nll']:.2f} reconstruction, less {terms['kl']:.2f} for the code"
     return {
         "ELBO": f"{-terms['nll'] - terms['kl']:.2f} nats per image ({shares}; {len(x):,} test images)",
@@ -121,10 +121,10 @@ def report(data: Data, samples: int, model: Any, folder: Path) -> Mapping[str, s
 
 def _traversal(model: Any, code: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
     """Rows of images: from one code, each of the coordinates that change the image most goes from -3 to 3."""
-    line = torch.linspace(-3, 3, ACROSS)
+    line = torch.linspace(-3, 3, IMAGES_PER_ROW)
     rows = []
     for i in range(code.shape[1]):
-        moved = code.repeat(ACROSS, 1)
+        moved = code.repeat(IMAGES_PER_ROW, 1)
         moved[:, i] = line
         rows.append((f"coordinate {i}", model.mean(moved)))
     return sorted(rows, key=lambda row: float(row[1].var(0).sum()), reverse=True)[:8]

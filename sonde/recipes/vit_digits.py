@@ -41,7 +41,7 @@ def recipe(  # noqa: PLR0913  options of a run, each by name
         patch: side of a patch in pixels, by default the largest of 4, 2 and 1 that makes at least 4 patches along each side
         width: model dimension
         depth: blocks
-        heads: of the attention in each block
+        heads: attention heads per block
         pool: the classifier reads a token of its own, or the mean of all patches
         positions: how the position of a patch is encoded
         dropout: dropout probability

@@ -24,8 +24,8 @@ def recipe(
     """Four clusters at the corners of a square; opposite corners share a class.
 
     Args:
-        hidden: widths of the hidden layers; --hidden= (nothing) is a perceptron, which must fail
-        activation: function between the layers
+        hidden: widths of the hidden layers; --hidden= (no value) is a perceptron, which cannot learn XOR
+        activation: activation function of the hidden layers
         noise: standard deviation of each cluster
         lr: learning rate
         steps: updates

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 
-from ..core.batch import ask
+from ..core.batch import call_model
 from ..core.errors import clean
 from ..core.numbers import bytes_, si
 from ..lenses.cost import Cost, CostRow, cost, describe_totals, on_meta, size_text
 from ..lenses.tools.readonly import hook_outputs
 from ..nn.mixers import Mixer
-from ..nn.recurrence import choose, watching
+from ..nn.recurrence import choose, record_recurrences
 
 if TYPE_CHECKING:
     import torch
@@ -70,8 +70,8 @@ def chosen_forms(model: nn.Module | Callable[[], nn.Module], example: Any, **opt
         watch.seen.clear()
 
     if mixers:
-        with torch.no_grad(), torch.device("meta"), watching() as watch, hook_outputs(mixers, note):
-            ask(net, batch)
+        with torch.no_grad(), torch.device("meta"), record_recurrences() as watch, hook_outputs(mixers, note):
+            call_model(net, batch)
     return forms
 
 

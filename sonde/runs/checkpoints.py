@@ -132,7 +132,7 @@ def _fault(error: OSError, folder: Path, need: int) -> ResourceFault:
         f"a checkpoint could not be written: {error.strerror or error}",
         where=f"{folder} (need {need:,} bytes, {free})",
         last_good=f"checkpoint at step {saved[-1]}" if saved else "no checkpoint yet",
-        fix="make room or repair the directory; the run continues and tries again at the next checkpoint",
+        fix="free some disk space or repair the directory; the run continues and tries again at the next checkpoint",
     )
 
 

@@ -52,10 +52,10 @@ class RunDirectory:
             )
         for part, kind in PARTS.items():
             if not isinstance(info.get(part), kind):
-                raise DataUnusable(f"run.json has no proper '{part}'", where=str(self.path), fix="choose another run")
+                raise DataUnusable(f"run.json has no valid '{part}'", where=str(self.path), fix="choose another run")
         for split, about in info["data"].items():
             if not isinstance(about, dict) or type(about.get("n")) is not int or not isinstance(about.get("sha256"), str):
-                raise DataUnusable(f"run.json has no proper record of the data '{split}'", where=str(self.path), fix="choose another run")
+                raise DataUnusable(f"run.json has no valid record of the data '{split}'", where=str(self.path), fix="choose another run")
         return info
 
     def result(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class RunDirectory:
             files.replace_file(self.path / name, files.dump_json(value))
         except OSError as error:
             raise ResourceFault(
-                f"{name} cannot be written: {error.strerror or error}", where=str(self.path), fix="make room, then run again"
+                f"{name} cannot be written: {error.strerror or error}", where=str(self.path), fix="free some disk space, then run again"
             ) from error
 
     def rows(self, name: str) -> Iterator[dict[str, Any]]:

@@ -90,7 +90,7 @@ class Log:
             f"{self.path.name} cannot be written: {error.strerror or error}",
             where=str(self.path),
             last_good=f"{self.size} bytes of whole rows",
-            fix="make room; the rows are kept in memory and tried again",
+            fix="free some disk space; the rows are kept in memory and tried again",
         )
 
     def close(self) -> None:

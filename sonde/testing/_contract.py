@@ -21,15 +21,15 @@ def load(kind: str, plugin: Plugin) -> ModuleType:
     return plugin if isinstance(plugin, ModuleType) else registry.load(kind, str(plugin))
 
 
-def stem(module: ModuleType) -> str:
+def plugin_name(module: ModuleType) -> str:
     """The name of a plug-in: that of its file."""
     return Path(str(module.__file__)).stem
 
 
-def function(module: ModuleType, name: str) -> Callable[..., Any]:
+def required_function(module: ModuleType, name: str) -> Callable[..., Any]:
     """A function that a plug-in must define."""
     value = getattr(module, name, None)
-    require(callable(value), f"{stem(module)}.py defines no function '{name}'")
+    require(callable(value), f"{plugin_name(module)}.py defines no function '{name}'")
     assert value is not None
     return value
 

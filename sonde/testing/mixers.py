@@ -20,7 +20,7 @@ from ..core.tensors import decode, encode
 from ..nn.mixers import Mixer, Recurrent
 from ..nn.recurrence import State
 from ..nn.spans import Spans
-from ._contract import Plugin, agree, draw, function, load, require, run, smooth, stem
+from ._contract import Plugin, agree, draw, load, plugin_name, require, required_function, run, smooth
 
 B = 2
 SIZES = (5, 0, 33, 1, 18)
@@ -35,8 +35,8 @@ MakeMixer = Callable[..., Mixer]
 def check_mixer(plugin: Plugin) -> None:
     """Check a mixer, given by name, by the path of its file or as a module; `tiny()` in it returns a small mixer."""
     module = load("nn.mixers", plugin)
-    run(stem(module), [declares_what_it_is, the_rule_is_what_runs], module)
-    run(stem(module), CHECKS, fresh(module))
+    run(plugin_name(module), [declares_what_it_is, the_rule_is_what_runs], module)
+    run(plugin_name(module), CHECKS, fresh(module))
 
 
 def fresh(module: ModuleType) -> MakeMixer:
@@ -45,7 +45,7 @@ def fresh(module: ModuleType) -> MakeMixer:
     def make(dtype: torch.dtype = torch.float64) -> Mixer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
-            mix: Mixer = function(module, "tiny")()
+            mix: Mixer = required_function(module, "tiny")()
             with torch.no_grad():
                 for parameter in mix.parameters():
                     parameter.add_(0.1 * torch.randn_like(parameter))
@@ -56,7 +56,7 @@ def fresh(module: ModuleType) -> MakeMixer:
 
 def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds one final class named like the file, with docstrings, and what it declares is there."""
-    mix, name = function(module, "tiny")(), stem(module)
+    mix, name = required_function(module, "tiny")(), plugin_name(module)
     kind = type(mix)
     require(isinstance(mix, Mixer), f"tiny() returns {kind.__name__}, which does not derive from Mixer")
     require(kind in registry.classes_in(module, Mixer), f"tiny() returns {kind.__name__}, which the file does not define")
@@ -205,7 +205,7 @@ def _layouts() -> Iterator[tuple[str, Spans, tuple[int, int], list[tuple[int, in
     left = Spans.of_mask(torch.arange(L) >= L - n.unsqueeze(1))
     yield "padded left", left, (len(n), L), [(row, L - size) for row, size in enumerate(SIZES)]
     bounds = [0, *n.cumsum(0).tolist()]
-    yield "packed", Spans.packed(torch.tensor(bounds)), (1, bounds[-1]), [(0, start) for start in bounds[:-1]]
+    yield "packed", Spans.of_bounds(torch.tensor(bounds)), (1, bounds[-1]), [(0, start) for start in bounds[:-1]]
 
 
 def padding_changes_nothing(make: MakeMixer) -> None:
@@ -278,7 +278,7 @@ def gradients_are_right(make: MakeMixer) -> None:
     def call(vector: Tensor) -> Tensor:
         rest = iter(vector.split([len(part) for part in parts]))
         inputs = next(rest).view_as(x)
-        first = {name: _shaped(next(rest), s) for name, s in initial.items()}
+        first = {name: _reshape(next(rest), s) for name, s in initial.items()}
         now = {name: next(rest).view_as(p) for name, p in params.items()}
         y, end = torch.func.functional_call(mix, now, (inputs, None if state is None else {**state, **first}))
         return torch.cat([_flat(out) for out in (y, *end.values()) if smooth(out)])
@@ -295,7 +295,7 @@ def _flat(x: Tensor) -> Tensor:
     return (torch.view_as_real(x.resolve_conj()) if x.is_complex() else x).flatten()
 
 
-def _shaped(vector: Tensor, like: Tensor) -> Tensor:
+def _reshape(vector: Tensor, like: Tensor) -> Tensor:
     return torch.view_as_complex(vector.view(*like.shape, 2)) if like.is_complex() else vector.view_as(like)
 
 
@@ -416,7 +416,7 @@ def decoding_equals_forward(make: MakeMixer) -> None:
 
 def the_rule_is_what_runs(module: ModuleType) -> None:
     """A linear recurrence runs its `rule`, in the selected form."""
-    from ..nn.recurrence import watching
+    from ..nn.recurrence import record_recurrences
 
     mix = fresh(module)()
     if not isinstance(mix, Recurrent):
@@ -424,7 +424,7 @@ def the_rule_is_what_runs(module: ModuleType) -> None:
     require(inspect.isgeneratorfunction(getattr(module, "rule", None)), "its file has no generator function 'rule'")
     for form in available_forms(mix):
         mix.use(form)
-        with watching() as watch, torch.no_grad():
+        with record_recurrences() as watch, torch.no_grad():
             mix(draw(B, 4, mix.width))
         seen = [(ran, steps.v.shape[2]) for steps, ran in watch.seen]
         require(bool(seen) and all(one == (form, 4) for one in seen), f"selected form '{form}' over 4 tokens, but {seen or 'nothing'} ran")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core import registry
-from ..core.batch import Batch, ask
+from ..core.batch import Batch, call_model
 from ..core.tensors import decode, encode
-from ._contract import Plugin, agree, function, load, require, run, stem
+from ._contract import Plugin, agree, load, plugin_name, require, required_function, run
 
 MakeModel = Callable[..., tuple[nn.Module, Batch]]
 """makes the tiny model in evaluation mode and its batch; the seed determines the weights"""
@@ -25,8 +25,8 @@ def check_model(plugin: Plugin) -> None:
     the others in the batch declares `batch_independent = False`.
     """
     module = load("models", plugin)
-    run(stem(module), [declares_what_it_is], module)
-    run(stem(module), CHECKS, fresh(module))
+    run(plugin_name(module), [declares_what_it_is], module)
+    run(plugin_name(module), CHECKS, fresh(module))
 
 
 def fresh(module: ModuleType) -> MakeModel:
@@ -35,7 +35,7 @@ def fresh(module: ModuleType) -> MakeModel:
     def make(seed: int = 0) -> tuple[nn.Module, Batch]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            model, batch = function(module, "tiny")()
+            model, batch = required_function(module, "tiny")()
             model = model.double().eval()
             with torch.no_grad():
                 for parameter in model.parameters():
@@ -54,11 +54,11 @@ def outputs(output: Any) -> dict[str, Tensor]:
 
 def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds a final model, the one named like the file or its only one, with docstrings."""
-    model, batch = function(module, "tiny")()
+    model, batch = required_function(module, "tiny")()
     require(isinstance(model, nn.Module), f"tiny() returns {type(model).__name__}, not a model and a batch")
     require(isinstance(batch, Batch) and len(batch) > 1, "tiny() does not return a batch of two examples or more")
     kinds = registry.classes_in(module, nn.Module)
-    named = [kind for kind in kinds if kind.__name__.lower() == stem(module).replace("_", "").lower()]
+    named = [kind for kind in kinds if kind.__name__.lower() == plugin_name(module).replace("_", "").lower()]
     require(len(named or kinds) == 1, f"none of {', '.join(kind.__name__ for kind in kinds) or 'its classes'} is named like the file")
     kind = (named or kinds)[0]
     require(type(model) is kind, f"tiny() returns a {type(model).__name__}, not a {kind.__name__}")
@@ -70,7 +70,7 @@ def outputs_are_finite_and_the_same_twice(make: MakeModel) -> None:
     """In evaluation mode its outputs are finite and deterministic."""
     model, batch = make()
     with torch.no_grad():
-        first, second = outputs(ask(model, batch)), outputs(ask(model, batch))
+        first, second = outputs(call_model(model, batch)), outputs(call_model(model, batch))
     for name, out in first.items():
         require(bool(out.isfinite().all()), f"'{name}' is not finite")
         require(torch.equal(out, second[name]), f"'{name}' differs from call to call")
@@ -80,7 +80,7 @@ def gradients_reach_its_weights(make: MakeModel) -> None:
     """In training mode gradients are finite, and reach its weights where it has some."""
     model, batch = make()
     model.train()
-    outs = [out for out in outputs(ask(model, batch)).values() if out.requires_grad]
+    outs = [out for out in outputs(call_model(model, batch)).values() if out.requires_grad]
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     require(bool(outs) or not trained, "no output depends on a weight")
     if not trained:
@@ -96,7 +96,7 @@ def saving_and_loading_keeps_the_bits(make: MakeModel) -> None:
     (first, batch), (again, _) = make(), make(seed=1)
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
     with torch.no_grad():
-        expected, actual = outputs(ask(first, batch)), outputs(ask(again, batch))
+        expected, actual = outputs(call_model(first, batch)), outputs(call_model(again, batch))
     for name, out in expected.items():
         require(torch.equal(actual[name], out), f"'{name}' differs")
 
@@ -107,10 +107,10 @@ def examples_are_independent(make: MakeModel) -> None:
     if not getattr(model, "batch_independent", True):
         return
     with torch.no_grad():
-        whole = {name: out for name, out in outputs(ask(model, batch)).items() if out.ndim and len(out) == len(batch)}
+        whole = {name: out for name, out in outputs(call_model(model, batch)).items() if out.ndim and len(out) == len(batch)}
         require(bool(whole), "no output has a row for each example")
         for row in range(len(batch)):
-            alone = outputs(ask(model, batch[row : row + 1]))
+            alone = outputs(call_model(model, batch[row : row + 1]))
             agree(
                 {name: alone[name] for name in whole},
                 {name: out[row : row + 1] for name, out in whole.items()},
@@ -126,7 +126,7 @@ def changes_nothing(make: MakeModel) -> None:
     buffers = {name: x.clone() for name, x in model.state_dict().items()}
     state = torch.get_rng_state()
     with torch.no_grad():
-        ask(model, batch)
+        call_model(model, batch)
     require(torch.equal(state, torch.get_rng_state()), "it draws from torch's global generator")
     require(all(torch.equal(x, batch.fields[name]) for name, x in fields.items()), "it changes the batch")
     require(all(torch.equal(x, model.state_dict()[name]) for name, x in buffers.items()), "it changes its own weights or buffers")

@@ -16,7 +16,7 @@ from ..core.batch import Batch
 from ..core.errors import nearest
 from ..core.terms import Terms
 from ..models.heads import LINKS, TASKS
-from ._contract import Plugin, function, load, require, run, stem
+from ._contract import Plugin, load, plugin_name, require, required_function, run
 
 
 class Small(NamedTuple):
@@ -36,8 +36,8 @@ def check_objective(plugin: Plugin) -> None:
     `tiny()` in it returns the objective, a small model and a batch of six examples or more.
     """
     module = load("objectives", plugin)
-    run(stem(module), [declares_what_it_is], module)
-    run(stem(module), CHECKS, fresh(module))
+    run(plugin_name(module), [declares_what_it_is], module)
+    run(plugin_name(module), CHECKS, fresh(module))
 
 
 def fresh(module: ModuleType) -> MakeObjective:
@@ -46,14 +46,14 @@ def fresh(module: ModuleType) -> MakeObjective:
     def make() -> Small:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return Small(*function(module, "tiny")())
+            return Small(*required_function(module, "tiny")())
 
     return make
 
 
 def declares_what_it_is(module: ModuleType) -> None:
     """Its file holds one final class named like the file, with docstrings, and what it declares is known."""
-    objective, name = fresh(module)().objective, stem(module)
+    objective, name = fresh(module)().objective, plugin_name(module)
     kinds = registry.classes_in(module, Callable)  # type: ignore[arg-type]
     require(len(kinds) == 1, f"its file defines {', '.join(kind.__name__ for kind in kinds) or 'no class'}, not one")
     kind = kinds[0]
@@ -68,7 +68,7 @@ def declares_what_it_is(module: ModuleType) -> None:
     require(isinstance(getattr(kind, "repeatable", False), bool), "repeatable must be True or False")
 
 
-def sums_are_finite_and_counted(make: MakeObjective) -> None:
+def sums_are_finite_and_counts_constant(make: MakeObjective) -> None:
     """Its sums are finite, and its counts do not depend on the model."""
     objective, model, batch = make()
     if hasattr(objective, "check"):
@@ -169,7 +169,7 @@ def _wide(small: Small) -> Small:
 
 
 CHECKS: tuple[Callable[[MakeObjective], None], ...] = (
-    sums_are_finite_and_counted,
+    sums_are_finite_and_counts_constant,
     parts_add_up,
     gradients_are_right,
     a_gradient_step_lowers_the_loss,

@@ -17,7 +17,7 @@ import torch
 from ..core.batch import Batch, Source
 from ..core.options import options_of, resolve
 from ..core.recipe import Recipe
-from ._contract import Plugin, function, load, require, run, stem
+from ._contract import Plugin, load, plugin_name, require, required_function, run
 
 EVALUATED = 100
 """maximum number of examples of an evaluation"""
@@ -26,24 +26,24 @@ EVALUATED = 100
 def check_recipe(plugin: Plugin, **options: Any) -> None:
     """Check a recipe, given by name, by the path of its file or as a module; `options` are those it has no default for."""
     module = load("recipes", plugin)
-    run(stem(module), [options_have_type_and_help], module)
-    run(stem(module), CHECKS, partial(build, module, **options))
+    run(plugin_name(module), [options_have_type_and_help], module)
+    run(plugin_name(module), CHECKS, partial(build, module, **options))
 
 
 def build(module: ModuleType, **options: Any) -> Recipe:
     """The recipe with its options checked."""
-    make = function(module, "recipe")
-    recipe = make(**resolve(make, options, f"recipe '{stem(module)}'"))
+    make = required_function(module, "recipe")
+    recipe = make(**resolve(make, options, f"recipe '{plugin_name(module)}'"))
     require(isinstance(recipe, Recipe), f"it returns {type(recipe).__name__}, not Recipe")
     return recipe
 
 
 def options_have_type_and_help(module: ModuleType) -> None:
     """Every option has a type, a line of help and a default of that type."""
-    make = function(module, "recipe")
+    make = required_function(module, "recipe")
     require(bool(module.__doc__) and bool(inspect.getdoc(make)), "the file or the function has no docstring")
     hints = inspect.get_annotations(make, eval_str=True)
-    for option in options_of(make, stem(module)).values():
+    for option in options_of(make, plugin_name(module)).values():
         require(option.name in hints, f"option '{option.name}' has no type")
         require(bool(option.help) or option.name == "seed", f"option '{option.name}' has no help line")
         require(option.is_required or option.check(option.default) == option.default, f"the default of '{option.name}' is not of its type")

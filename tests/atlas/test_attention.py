@@ -53,9 +53,9 @@ def soft(right, q, k, last, **how):
 
 @mistakes.add("ATT-10", "waves with the raw channel in the exponent", red="d = 4, i = 1").replace(att, "sinusoidal")
 @mistakes.add("ATT-11", "waves with the raw channel in the exponent", red="R(f) P_t").replace(att, "sinusoidal")
-def printed(places, width, base=10000.0):
+def printed(positions, width, base=10000.0):
     channel = torch.arange(width)
-    angle = places.double().unsqueeze(-1) * base ** (-2 * channel.double() / width)
+    angle = positions.double().unsqueeze(-1) * base ** (-2 * channel.double() / width)
     return torch.where(channel % 2 == 0, angle.sin(), angle.cos())
 
 

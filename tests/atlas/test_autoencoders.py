@@ -75,7 +75,7 @@ mistakes.add(
 # Erratum E-12: the distance to the noisy input.
 mistakes.add(
     "AE-07", "a noisy target", red=("denoising: error to the clean digit", "denoising over a plain"), setup=partial(short, steps=200)
-).replace(autoencoders, "denoising", lambda change: change)
+).replace(autoencoders, "keep_clean", lambda change: change)
 mistakes.add(
     "AE-08",
     "a dropped constant",

@@ -35,7 +35,7 @@ mistakes.add("AE-10", "a volume that nobody counts", red="flow: density summed",
 mistakes.add(
     "AE-10", "an order in which a number sees itself", red="autoregressive: density summed", setup=partial(budget, autoregressive=60)
 ).replace(autoregressive.torch.Tensor, "tril", lambda self, diagonal=0: torch.tril(self))
-# The hinge: its best judge is the sign of p - q.
+# The optimal discriminator of the hinge loss is the sign of p - q.
 mistakes.add(
     "AE-10", "a judge with another loss", red=("best judge of p against q", "2 log 2"), setup=partial(budget, discriminator=200)
 ).replace(adversarial, "softplus", lambda a: torch.relu(1 + a))

@@ -66,7 +66,7 @@ def test_the_worst_seed_decides(exhibit):
     assert [finding.passed for finding in exhibit.findings] == [True, False, True, False, False]
     assert exhibit.findings[0].measured == "0.9 +/- 0.1 over 3 seeds, worst 0.8"
     assert spread([0.9, 0.8, 1.0], ".0%") == "90% +/- 10%"
-    with pytest.raises(BadInput, match="no spread"):
+    with pytest.raises(BadInput, match="no standard deviation"):
         exhibit.above("alone", [0.9], 0.5)
 
 
@@ -101,7 +101,7 @@ def test_a_check_that_cannot_fail_is_refused(exhibit):
         with pytest.raises(BadInput):
             call()
     exhibit.expect("once", 1, 1)
-    with pytest.raises(BadInput, match="name of its own"):
+    with pytest.raises(BadInput, match="must be unique"):
         exhibit.expect("once", 1, 2)
     assert len(exhibit.findings) == 1
 
@@ -117,8 +117,8 @@ PASSING = "def par_01(exhibit):\n    exhibit.expect('one', 1, 1)\n    return 'on
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("def par_01(exhibit):\n    return 'fine'", "states no expectation"),
-        ("def par_01(exhibit):\n    exhibit.expect('one', 1, 1)", "no measured figure"),
+        ("def par_01(exhibit):\n    return 'fine'", "has no expectation"),
+        ("def par_01(exhibit):\n    exhibit.expect('one', 1, 1)", "no summary"),
         ("def par_01(exhibit):\n    exhibit.expect('one', 2, 1)\n    return 'two'", "one: 2, expected 1"),
         ("def par_01(exhibit):\n    exhibit.expect('one', 1, 1)\n    return 'x' + 1", r"TypeError: .*par.py line 4"),
         ("def par_01(exhibit):\n    exhibit.expect('one', [], [])\n    return 'x'", r"BadInput: .*empty"),
@@ -135,16 +135,16 @@ def test_run_passes_and_its_folder_is_gone(tmp_path):
     body = PASSING.replace("return", "(exhibit.folder / 'x').write_text('x')\n    return str(exhibit.folder) or")
     result = run("PAR-01", chapter(tmp_path, body))
     assert result.passed and result.why == ""
-    assert not Path(result.figure).exists()
+    assert not Path(result.summary).exists()
 
 
 def test_an_exhibit_neither_sees_nor_leaves_random_state(tmp_path):
     body = "import torch\ndef par_01(exhibit):\n    exhibit.expect('one', 1, 1)\n    return str(torch.rand(1).item())"
     folder = chapter(tmp_path, body)
     torch.manual_seed(5)
-    first = run("PAR-01", folder).figure
+    first = run("PAR-01", folder).summary
     assert torch.rand(1).item() == torch.rand(1, generator=torch.Generator().manual_seed(5)).item()
-    assert run("PAR-01", folder).figure == first
+    assert run("PAR-01", folder).summary == first
 
 
 def test_discovery_parses_and_does_not_import(tmp_path):
@@ -157,13 +157,13 @@ def test_discovery_parses_and_does_not_import(tmp_path):
 
 @pytest.mark.parametrize("body", [PASSING + "def cnn_12(exhibit): ...", "def par_04(exhibit): ...", PASSING + PASSING])
 def test_a_function_in_the_wrong_place_is_not_passed_over(tmp_path, body):
-    with pytest.raises(BadInput, match="no row of its chapter"):
+    with pytest.raises(BadInput, match="not a row of its chapter"):
         exhibits(chapter(tmp_path, body))
 
 
 def test_a_chapter_has_one_file(tmp_path):
     chapter(tmp_path, PASSING)
-    with pytest.raises(BadInput, match="no row of its chapter"):
+    with pytest.raises(BadInput, match="not a row of its chapter"):
         exhibits(chapter(tmp_path, "def par_02(exhibit): ...", "parallel"))
 
 

@@ -18,7 +18,7 @@ mistakes.add("FN-01", "a tenth of the rate", only="loss after 100 gradient steps
     linear_models.torch.optim, "SGD", lambda right, parameters, lr: right(parameters, lr=lr / 10)
 )
 mistakes.add("FN-03", "a lost minus", red="gradient at (0, 0)").replace(linear_models, "_slope", lambda right, phi: -right(phi))
-# C-04: sum or mean, with or without a half, are told apart.
+# C-04: sum or mean, with or without a half, are distinguished.
 mistakes.add(
     "FN-03", "a half that is forgotten", red=("mean, half: gradient", "Gaussian likelihood"), green="sum: gradient at (0, 0)"
 ).replace(gaussian, "squared_error", lambda right, output, y, reduction="mean", half=False: right(output, y, reduction))

@@ -18,7 +18,7 @@ mistakes.add("LOSS-01", "another link", red="Gaussian: -log Pr of every target",
     distribution.LINKS, "softplus", torch.exp
 )
 mistakes.add("LOSS-01", "parameters in the wrong order", red="Beta: -log Pr of every target").replace(
-    distribution, "_chosen", lambda right, known, named: right(known, named)[::-1]
+    distribution, "_choose_parameters", lambda right, known, named: right(known, named)[::-1]
 )
 mistakes.add("LOSS-01", "targets that nobody checks", only="a target outside the support").replace(
     distribution.Distribution, "check", lambda self, batch: None
@@ -36,7 +36,7 @@ mistakes.add("LOSS-06", "the other direction", red=("KL(p, uniform) in bits", "K
     measures, "kl", lambda right, p, q, base="nats", direction="forward": right(q, p, base, direction)
 )
 mistakes.add("LOSS-06", "nats sold as bits", red="KL(p, uniform) in bits", green="KL(p, uniform) in nats, the default").replace(
-    measures, "per", lambda base: 1.0
+    measures, "nats_per_unit", lambda base: 1.0
 )
 mistakes.add("LOSS-08", "half a penalty", red="l2=0.3, l1=0.0: total", green="lambda=0: total is the data term, to the last bit").replace(
     penalized._OMEGA, "l2", lambda right, weights: right(weights) / 2

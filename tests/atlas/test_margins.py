@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from sonde.atlas import _margins, runner
-from sonde.atlas._margins import FIXED, LEAST, SEEDS, Margin
+from sonde.atlas._margins import FIXED, MIN_MARGIN, SEEDS, Margin
 from sonde.atlas.exhibit import FOLDER, Exhibit, Finding, Result, exhibits, row_source, run
 from sonde.cli.main import main
 from sonde.core.errors import BadInput, DataUnusable
@@ -44,16 +44,16 @@ def test_margins_by_hand(line, wanted):
 
 
 def test_what_is_enough():
-    assert margin("above", mean=3.0).enough
-    assert not margin("above", mean=2.99).enough
-    assert not margin("within", bound=3.0, mean=0.01).enough
+    assert margin("above", mean=3.0).is_sufficient
+    assert not margin("above", mean=2.99).is_sufficient
+    assert not margin("within", bound=3.0, mean=0.01).is_sufficient
     # A mean may miss with single seeds, everything else with none.
-    assert not margin("above", mean=30.0, passed=19).enough
-    assert not margin("within", bound=30.0, passed=19).enough
-    assert margin("mean above", mean=1.0, trainings=9, passed=15).enough
-    assert margin("ordered", mean=0.1).enough
-    assert not margin("ordered", mean=10.0, passed=19).enough
-    assert not margin("equal", mean=math.nan, passed=19).enough
+    assert not margin("above", mean=30.0, passed=19).is_sufficient
+    assert not margin("within", bound=30.0, passed=19).is_sufficient
+    assert margin("mean above", mean=1.0, trainings=9, passed=15).is_sufficient
+    assert margin("ordered", mean=0.1).is_sufficient
+    assert not margin("ordered", mean=10.0, passed=19).is_sufficient
+    assert not margin("equal", mean=math.nan, passed=19).is_sufficient
 
 
 def test_means_and_orderings(tmp_path):
@@ -62,15 +62,15 @@ def test_means_and_orderings(tmp_path):
     exhibit.above("mean is not", [0.8, 0.8, 1.0], 0.9, mean=True)
     exhibit.below("mean below", [0.8, 0.8, 1.0], 0.9, mean=True)
     exhibit.below("mean is not below", [0.8, 1.0, 1.2], 0.9, mean=True)
-    exhibit.ordered("every seed", [1.0, 2.0], [0.5, 1.5])
-    exhibit.ordered("not every seed", [1.0, 2.0], [0.5, 2.5])
-    exhibit.ordered("above a number", [1.0, 2.0], 0.5)
-    exhibit.ordered("a tie", [1.0, 2.0], 1.0)
-    exhibit.ordered("nothing", [1.0, math.nan], 0.0)
+    exhibit.exceeds("every seed", [1.0, 2.0], [0.5, 1.5])
+    exhibit.exceeds("not every seed", [1.0, 2.0], [0.5, 2.5])
+    exhibit.exceeds("above a number", [1.0, 2.0], 0.5)
+    exhibit.exceeds("a tie", [1.0, 2.0], 1.0)
+    exhibit.exceeds("nothing", [1.0, math.nan], 0.0)
     assert [finding.passed for finding in exhibit.findings] == [True, False, True, False, True, False, True, False, False]
     assert exhibit.findings[4].values == (0.5, 0.5) and exhibit.findings[5].values == (0.5, -0.5)
-    with pytest.raises(BadInput, match="orders 2 numbers and 3"):
-        exhibit.ordered("uneven", [1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(BadInput, match="compares 2 numbers with 3"):
+        exhibit.exceeds("uneven", [1.0, 2.0], [1.0, 2.0, 3.0])
 
 
 def test_seeds_follow_from_one_number(tmp_path):
@@ -161,7 +161,7 @@ def test_a_bound_that_no_seed_comes_near_has_a_line():
     same = Finding("difference", "0", "0", True, "within", (0.0,), 1e-6)
     exact = Finding("count", "3", "3", True, "within", (0.0,), 0.0)
     lines = _margins.measure([sample(seed, best, same, exact) for seed in range(20)], "built-in")
-    assert [(line.name, line.sd, line.margin, line.enough) for line in lines] == [
+    assert [(line.name, line.sd, line.margin, line.is_sufficient) for line in lines] == [
         ("share", 0.0, math.inf, True),
         ("difference", 0.0, math.inf, True),
     ]
@@ -171,7 +171,7 @@ def test_a_count_that_a_seed_missed_has_a_line():
     exact = Finding("count", "3", "3", True, "within", (0.0,), 0.0)
     missed = exact._replace(passed=False, values=(1.0,))
     (line,) = _margins.measure([sample(seed, missed if seed == 7 else exact) for seed in range(20)], "built-in")
-    assert (line.name, line.passed, line.enough) == ("count", 19, False)
+    assert (line.name, line.passed, line.is_sufficient) == ("count", 19, False)
 
 
 def test_what_is_not_measured_with_every_seed_is_refused():
@@ -185,9 +185,9 @@ def test_what_is_not_measured_with_every_seed_is_refused():
 def test_a_text_that_changes_with_the_seed_is_seen():
     results = [Result("PAR-01", "x", 0.0, "", (Finding("word", "a", "a", seed != 3),), seed=seed) for seed in range(20)]
     (line,) = _margins.measure(results, "built-in")
-    assert (line.rule, line.passed) == ("equal", 19) and not line.enough
+    assert (line.rule, line.passed) == ("equal", 19) and not line.is_sufficient
     (fixed,) = _margins.measure(results[:3], "built-in")
-    assert fixed.rule == FIXED and fixed.enough
+    assert fixed.rule == FIXED and fixed.is_sufficient
 
 
 @pytest.mark.parametrize("words", [["LM-16", "--check", "--seeds", "3"], ["--table", "x.tsv"], ["LM-16", "--seeds", "1"], ["--jobs", "2"]])
@@ -212,8 +212,8 @@ def test_rows_were_measured_over_enough_seeds():
 
 
 def test_every_kept_margin_is_large_enough():
-    assert [f"{line.row} {line.name}: {line.margin:.2f}" for line in KEPT if not line.enough] == []
-    assert LEAST == 3.0
+    assert [f"{line.row} {line.name}: {line.margin:.2f}" for line in KEPT if not line.is_sufficient] == []
+    assert MIN_MARGIN == 3.0
 
 
 def faults(kept: list[Margin]) -> list[str]:
@@ -306,15 +306,16 @@ class Check(NamedTuple):
 
 def checks(path: Path) -> Iterator[Check]:
     """Every check of a number in a file."""
-    place = {"above": 2, "below": 2, "expect": 3, "ordered": 9}
+    position = {"above": 2, "below": 2, "expect": 3, "exceeds": 9}
+    rules = {"expect": "within", "exceeds": "ordered"}
     known = vars(importlib.import_module(f"sonde.atlas.{path.stem}"))
     for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in place):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in position):
             continue
         if not (isinstance(call.func.value, ast.Name) and call.func.value.id == "exhibit"):
             continue
         kind, keywords = call.func.attr, {word.arg: word.value for word in call.keywords}
-        at = place[kind]
+        at = position[kind]
         node = call.args[at] if len(call.args) > at else keywords.get("bound", keywords.get("within", ast.Constant(0.0)))
         try:
             expression = ast.fix_missing_locations(ast.Expression(node))
@@ -322,7 +323,7 @@ def checks(path: Path) -> Iterator[Check]:
         except Exception:
             bound = None
         mean = "mean " if getattr(keywords.get("mean"), "value", False) else ""
-        yield Check(re.compile(pattern(call.args[0])), mean + {"expect": "within"}.get(kind, kind), bound)
+        yield Check(re.compile(pattern(call.args[0])), mean + rules.get(kind, kind), bound)
 
 
 def pattern(node: ast.expr) -> str:

@@ -111,7 +111,7 @@ def teach_only_the_right_class(monkeypatch):
 
 @(
     mistakes.add("PER-09", "a perceptron that maximizes the margin", only="largest difference between planes of unit normal")
-    .replace(perceptrons, "_frozen", lambda width, seed: width > 1)
+    .replace(perceptrons, "_learns_xor", lambda width, seed: width > 1)
     .replace(perceptron.Perceptron, "fit")
 )
 def widest(self, x, y):

@@ -69,7 +69,7 @@ mistakes.add(
     red=("training mean, against evaluation", "without division in training, evaluation multiplies by 1 - p"),
 ).replace(regularization, "Dropout", lambda p=None, keep_prob=None, scale="train": dropout.Dropout(p, keep_prob, None))
 mistakes.add("REG-05", "weights that are not restored", red="weight that is kept", green="last step").replace(
-    regularization, "_rising", lambda right, *args: right(*args).replace(restore_best=False)
+    regularization, "_one_weight_recipe", lambda right, *args: right(*args).replace(restore_best=False)
 )
 mistakes.add("REG-06", "a flip upside down", only="flip, against reversed columns", setup=quick_reg_06).replace(
     augment, "flip", lambda chance=0.5: lambda batch, generator: batch.replace(x=batch.x.flip(-2))
@@ -91,8 +91,8 @@ mistakes.add(
 ).replace(regularization, "class_weights", lambda labels, classes: torch.ones(classes))
 mistakes.add(
     "REG-07", "rows cleaned without a word", only=("corrupt cells", "rows with gaps dropped", "rows kept"), setup=quick_reg_07
-).replace(regularization, "SPOILT", regularization.SPOILT.replace("x7", "7"))
-mistakes.add("REG-07", "labels that do not matter", count=2).replace(
+).replace(regularization, "DIRTY_CSV", regularization.DIRTY_CSV.replace("x7", "7"))
+mistakes.add("REG-07", "labels that do not matter", every="test accuracy", count=3).replace(
     regularization, "_accuracy", lambda exhibit, share, seed: 0.9 + 0.01 * seed
 )
 mistakes.add(

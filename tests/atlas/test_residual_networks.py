@@ -59,7 +59,7 @@ def scaled(width, blocks, norm, rng):
     return (k + 1 if norm else 2**k).sqrt() * torch.randn(32, width)
 
 
-@mistakes.add("RES-09", "a layer too many", check=lambda names: len(names) >= 5).replace(residual_networks, "published")
+@mistakes.add("RES-09", "a layer too many", check=lambda names: len(names) >= 5).replace(residual_networks, "published_model")
 def longer(right, name):
     net = right(name)
     net.extra = nn.Linear(1000, 10, device="meta")

@@ -154,7 +154,7 @@ def test_a_cache_that_cannot_be_written_does_not_fail_a_row(folder, capsys, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     write(folder, "par", GOOD)
     assert runner.check(["PAR-01"], folder=folder) == 0
-    assert "the result of PAR-01 is not kept" in capsys.readouterr().out
+    assert "the result of PAR-01 is not cached" in capsys.readouterr().out
 
 
 def test_show_prints_statement_expectations_and_tables(folder, capsys):

@@ -63,7 +63,7 @@ mistakes.add("S2S-08", "batches that are not sorted", only="sorted by length").r
     order.Order, "_group_by_size", lambda self, indices, sizes, epoch: torch.arange(len(indices))
 )
 mistakes.add("S2S-08", "padding that is read", red=("one by one", "encoder states")).replace(
-    seq2seq, "spans_of", lambda lengths, places: None
+    seq2seq, "spans_of", lambda lengths, positions: None
 )
 
 

@@ -64,8 +64,8 @@ mistakes.add("TH-08", "a network without the symmetry", red="relu, rate 0.001: d
 
 
 @mistakes.add("TH-02", "the wrong logarithm", red=("realizable:", "agnostic:")).replace(theory, "pac_examples")
-def in_bits(hypotheses, error, chance, realizable=True):
-    bits = math.log2(hypotheses / chance) / error if realizable else math.log2(2 * hypotheses / chance) / (2 * error**2)
+def in_bits(hypotheses, error, delta, realizable=True):
+    bits = math.log2(hypotheses / delta) / error if realizable else math.log2(2 * hypotheses / delta) / (2 * error**2)
     return math.ceil(bits)
 
 
@@ -98,7 +98,7 @@ def test_bounds_refuse_what_makes_no_sense() -> None:
         lambda: theory.vc_gap(0, 5),
         lambda: theory.vc_gap(5, 0),
         lambda: theory.vc_gap(20, 1),
-        lambda: theory.vc_gap(5, 50, chance=0.0),
+        lambda: theory.vc_gap(5, 50, delta=0.0),
     ):
         with pytest.raises(BadInput):
             call()

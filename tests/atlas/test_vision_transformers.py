@@ -26,7 +26,7 @@ mistakes.add(
 mistakes.add("VIT-03", "samples of another digit", red=("the digit asked for", "bits per pixel"), setup=two_seeds, slow=True).replace(
     vision_transformers, "STEPS", 2
 )
-# A model told the answer saves all bits on paper, and its probabilities add up to something else.
+# A model that is given the answer saves all bits, but its probabilities do not sum to 1.
 mistakes.add("VIT-03", "pixels that see themselves", red="add up to", slow=True).replace(vision_transformers, "STEPS", 2).replace(
     vision_transformers.Pixels,
     "forward",

@@ -49,7 +49,7 @@ mistakes.add("EMB-05", "a model that does not look around", red="between the sen
     Elmo, "layers", lambda right, self, tokens, **more: right(self, tokens, **more)[:1].repeat(2, 1, 1, 1)
 )
 mistakes.add("EMB-06", "places that are all the same", red="and with places").replace(
-    Positions, "code", lambda self, places: torch.ones(len(places), self.width)
+    Positions, "code", lambda self, positions: torch.ones(len(positions), self.width)
 )
 
 

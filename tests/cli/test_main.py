@@ -186,3 +186,8 @@ def test_no_command_line_ends_in_a_traceback(tmp_path: Path, monkeypatch, capsys
     assert "--debug" in words or "Traceback" not in shown.err
     assert (code == 0) == (shown.err == "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_option_with_one_choice_shows_it(capsys: pytest.CaptureFixture) -> None:
+    assert cli.main(["generate", "--help"]) == 0
+    assert "--weights int8 " in capsys.readouterr().out

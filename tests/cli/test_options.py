@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sonde.cli._options import by_name, flag, leading, option, parse
+from sonde.cli._options import by_name, flag, option, parse, take_names
 from sonde.core.errors import BadInput, SondeError
 from sonde.core.options import Range
 
@@ -99,7 +99,7 @@ def test_plain_words_are_counted() -> None:
     ],
 )
 def test_leading_words_are_found_before_all_options_are_known(words: str, plain: list[str], left: str) -> None:
-    assert leading(words.split(), KNOWN) == (plain, left.split())
+    assert take_names(words.split(), KNOWN) == (plain, left.split())
 
 
 @given(st.floats(min_value=1e-30, max_value=1e30), st.lists(st.integers(1, 2**40), min_size=1, max_size=5), st.booleans())
@@ -115,7 +115,7 @@ pieces = st.one_of(
 
 @given(st.lists(pieces, max_size=6))
 def test_any_words_are_read_or_refused_in_one_line(words: list[str]) -> None:
-    leading(words, KNOWN)
+    take_names(words, KNOWN)
     try:
         parse(words, KNOWN, "the test", max_words=2)
     except SondeError as error:

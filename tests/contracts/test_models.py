@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sonde.core import registry
-from sonde.core.batch import Batch, ask
+from sonde.core.batch import Batch, call_model
 from sonde.core.tensors import decode, encode
 from sonde.models import bert, elmo, encoder_decoder, language_model, ngram, nnlm, seq2seq, topologies
 from sonde.models.bert import Bert
@@ -130,11 +130,11 @@ def test_every_model_is_here() -> None:
 def test_no_output_depends_on_a_later_token(model: nn.Module) -> None:
     """And every one on its own token, so that the comparison means something; one that sees all does see the last."""
     batch = draw_batch(model)
-    output = ask(model, batch)
+    output = call_model(model, batch)
     for t in range(1, T):
         x = batch.x.clone()
         x[:, t:] = draw_batch(model, 2).x[:, t:] if x.is_floating_point() else (x[:, t:] + 1) % V
-        other = ask(model, batch.replace(x=x))
+        other = call_model(model, batch.replace(x=x))
         if is_causal(model):
             assert (other[:, :t] - output[:, :t]).abs().max() < 1e-12, t
             assert not torch.equal(other[:, t], output[:, t]), t
@@ -154,12 +154,12 @@ def test_padding_changes_nothing(model: nn.Module) -> None:
     for fill in (0, V - 1):
         padded = batch.replace(**{field: torch.where(there, whole, fill)})
         if "lengths" in reads(model):
-            results = outputs(ask(model, padded.replace(lengths=lengths)))
+            results = outputs(call_model(model, padded.replace(lengths=lengths)))
         else:
             results = [model(padded.x, spans=Spans.of_lengths(lengths))]
         for row, n in enumerate(lengths.tolist()):
             alone = batch[row : row + 1].replace(**{field: whole[row : row + 1, :n]})
-            for actual, expected in zip(results, outputs(ask(model, alone)), strict=True):
+            for actual, expected in zip(results, outputs(call_model(model, alone)), strict=True):
                 close(actual[row : row + 1].narrow(axis, 0, expected.shape[axis]), expected)
 
 
@@ -173,16 +173,16 @@ def test_going_on_is_like_one_pass(model: nn.Module) -> None:
         for part in batch.x.split(pieces, 1):
             logits, state = model.advance(part, state)
             chunks.append(logits)
-        close(torch.cat(chunks, 1), ask(model, batch))
+        close(torch.cat(chunks, 1), call_model(model, batch))
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_saved_and_loaded_it_says_the_same(name: str) -> None:
     first, again = make(name), make(name, seed=1)
     if not name.startswith("ngram"):  # which has nothing but its counts, and those are the same
-        assert not torch.equal(outputs(ask(again, draw_batch(first)))[0], outputs(ask(first, draw_batch(first)))[0])
+        assert not torch.equal(outputs(call_model(again, draw_batch(first)))[0], outputs(call_model(first, draw_batch(first)))[0])
     again.load_state_dict(decode(b"".join(encode(first.state_dict()))))
-    for actual, expected in zip(outputs(ask(again, draw_batch(first))), outputs(ask(first, draw_batch(first))), strict=True):
+    for actual, expected in zip(outputs(call_model(again, draw_batch(first))), outputs(call_model(first, draw_batch(first))), strict=True):
         assert torch.equal(actual, expected)
 
 

@@ -145,7 +145,7 @@ def test_any_shape(rows, columns, alpha, seed):
 @pytest.mark.parametrize("scale", [1e160, 1e154, 1e-160, 1e-200])
 @pytest.mark.parametrize("model", [LeastSquares(), LeastSquares(solver="svd"), Ridge(), MAPRegression(), PCA(2), PCA(2, solver="svd")])
 def test_numbers_whose_squares_are_lost_are_refused(model, scale):
-    with pytest.raises(BadInput, match="whose squares a float64 cannot hold; use other units"):
+    with pytest.raises(BadInput, match="whose squares a float64 cannot hold; rescale them"):
         model.fit(X * scale, Y)
 
 

@@ -8,7 +8,7 @@ from sonde.core.batch import Batch
 from sonde.core.terms import Terms
 from sonde.engine.world import World
 from sonde.gradients.flat import Flat
-from sonde.gradients.mean import full_batch, sharded
+from sonde.gradients.mean import accumulate_shards, full_batch
 
 
 class TwoTerms:
@@ -50,7 +50,9 @@ def test_any_division_gives_the_gradient_of_the_whole(objective, parts):
         got = full_batch(model, objective, flat, batch)
     else:
         pieces = torch.arange(len(batch)).tensor_split(parts)
-        got = sharded(model, objective, flat, {i: batch[p] for i, p in enumerate(pieces)}, parts, World.single(), lambda shard: None, {})
+        got = accumulate_shards(
+            model, objective, flat, {i: batch[p] for i, p in enumerate(pieces)}, parts, World.single(), lambda shard: None, {}
+        )
     assert got == pytest.approx(loss.item(), abs=1e-12)
     for parameter, expected in zip(model.parameters(), grads, strict=True):
         torch.testing.assert_close(parameter.grad, expected, rtol=0, atol=1e-12)
@@ -71,7 +73,7 @@ def test_the_mean_of_shard_means_is_wrong_for_uneven_shards():
 def test_each_shard_draws_from_its_own_key():
     model, batch = example()
     seen = []
-    sharded(model, Counting(), Flat(model), {i: batch[i : i + 1] for i in range(3)}, 3, World.single(), seen.append, {})
+    accumulate_shards(model, Counting(), Flat(model), {i: batch[i : i + 1] for i in range(3)}, 3, World.single(), seen.append, {})
     assert seen == [0, 1, 2]
 
 
@@ -81,7 +83,7 @@ def test_running_statistics_are_the_mean_over_shards():
     x = torch.randn(10, 3)
     batch = Batch(x=x, y=torch.randint(2, (10,)), mask=torch.ones(10))
     pieces = {0: batch[:4], 1: batch[4:]}
-    sharded(model, Counting(), Flat(model), pieces, 2, World.single(), lambda shard: None, {})
+    accumulate_shards(model, Counting(), Flat(model), pieces, 2, World.single(), lambda shard: None, {})
     expected = torch.stack([0.5 * x[:4].mean(0), 0.5 * x[4:].mean(0)]).mean(0)
     torch.testing.assert_close(model[0].running_mean, expected)
 
@@ -95,7 +97,7 @@ def test_counters_step_once_a_batch_whatever_the_division(momentum):
         batch = Batch(x=torch.randn(8, 3), y=torch.randint(2, (8,)), mask=torch.ones(8))
         pieces = {i: batch[p] for i, p in enumerate(torch.arange(8).tensor_split(parts))}
         for _ in range(3):
-            sharded(model, Counting(), Flat(model), pieces, parts, World.single(), lambda shard: None, {})
+            accumulate_shards(model, Counting(), Flat(model), pieces, parts, World.single(), lambda shard: None, {})
         counts.append(int(model[0].num_batches_tracked))
     assert counts == [3, 3]
 
@@ -108,5 +110,5 @@ def test_constant_buffers_are_left_alone():
     _, batch = example(3)
     batch = batch.replace(x=batch.x.float(), mask=batch.mask.float())
     pieces = {i: batch[i : i + 1] for i in range(3)} | {3: batch[3:3]}
-    sharded(model, Counting(), Flat(model), pieces, 4, World.single(), lambda shard: None, {})
+    accumulate_shards(model, Counting(), Flat(model), pieces, 4, World.single(), lambda shard: None, {})
     assert model.mask.tolist() == [0.0, -torch.inf] and model.table.item() == 1 / 3

@@ -137,7 +137,7 @@ def loaded(fresh, monkeypatch):
 def test_a_named_level_is_the_one_opened_whatever_torch_uses(loaded, monkeypatch, name, capability):
     pretend(monkeypatch, "zen4", capability)
     monkeypatch.setenv("SONDE_KERNELS", name)
-    with pytest.raises(BadInput, match=f"SONDE_KERNELS={name} cannot be served: .*not opened"):
+    with pytest.raises(BadInput, match=f"SONDE_KERNELS={name} cannot be used: .*not opened"):
         kernels.available()
     assert loaded == [f"_kernels_{name}.so"]
 
@@ -166,7 +166,7 @@ def test_a_level_that_cannot_be_had_is_refused_and_nothing_opened(loaded, monkey
 def test_a_named_level_that_was_not_built_is_an_error(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("SONDE_KERNELS", "base")
     monkeypatch.setattr(library, "__file__", str(tmp_path / "_library.py"))
-    with pytest.raises(BadInput, match="SONDE_KERNELS=base cannot be served: .* install a C compiler"):
+    with pytest.raises(BadInput, match="SONDE_KERNELS=base cannot be used: .* install a C compiler"):
         kernels.available()
 
 

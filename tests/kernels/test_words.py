@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sonde.core.errors import BadInput
-from sonde.estimators._words_answers import keep, noise, tree
+from sonde.estimators._word2vec_sampling import build_noise, build_tree, keep_probabilities
 from sonde.kernels import available, why_not, words
 from sonde.kernels.words import Counts, Pass, Rate, Side, Tally, Weighting, count, glove, rows, train
 
@@ -35,7 +35,9 @@ def state(dtype=np.float64, seed=0):
 
 def way(text, loss="negative", bag=False, window=3, sample=0.1, **more):
     counts = np.maximum(np.sort(np.bincount(text[text >= 0], minlength=V))[::-1], 1)
-    return Pass(keep(counts, sample), noise(counts, 4) if loss == "negative" else tree(counts), window, bag, **more)
+    return Pass(
+        keep_probabilities(counts, sample), build_noise(counts, 4) if loss == "negative" else build_tree(counts), window, bag, **more
+    )
 
 
 def slowly(monkeypatch, fast):
@@ -80,8 +82,8 @@ def test_one_prediction_is_a_step_down_the_gradient_of_its_loss(monkeypatch, fas
     """Two words, so that each center has one neighbor; the second center begins from what the first left."""
     slowly(monkeypatch, fast)
     counts = np.full(V, 5)
-    answers = noise(counts, 4) if loss == "negative" else tree(counts)
-    how = Pass(keep(counts, 0), answers, 1, bag)
+    answers = build_noise(counts, 4) if loss == "negative" else build_tree(counts)
+    how = Pass(keep_probabilities(counts, 0), answers, 1, bag)
     text, seed, step = np.array([3, 9], np.int32), 77, 0.2
     inputs, outputs = state()
     wanted = [torch.tensor(x) for x in (inputs, outputs)]
@@ -108,7 +110,7 @@ def test_bag_gives_each_neighbor_the_whole_error_of_the_mean(monkeypatch, fast):
     """As word2vec has it: the exact gradient would be a third of it for three neighbors."""
     slowly(monkeypatch, fast)
     counts = np.full(V, 5)
-    how = Pass(keep(counts, 0), tree(counts), 1, True)
+    how = Pass(keep_probabilities(counts, 0), build_tree(counts), 1, True)
     inputs, outputs = state()
     before = inputs.copy()
     train(np.array([4, 11, 6], np.int32), inputs, outputs, how, range(1), 1, Rate(1e-3))
@@ -154,7 +156,7 @@ def test_not_a_number_shows_in_the_loss(text):
 @compiled
 def test_a_loss_of_any_size_is_told_as_it_is():
     counts = np.full(V, 5)
-    how = Pass(keep(counts, 0), tree(counts), 2, False)
+    how = Pass(keep_probabilities(counts, 0), build_tree(counts), 2, False)
     inputs, outputs = rows(V, D, np.float64), rows(V, D, np.float64)
     inputs[:, 0], outputs[:, 0] = 5.0, 5.0  # logits of 25: right or wrong by far
     tally = train(np.arange(V, dtype=np.int32), inputs, outputs, how, range(1), 3, Rate(0.0))
@@ -168,7 +170,7 @@ def test_a_loss_of_any_size_is_told_as_it_is():
 
 def test_noise_is_drawn_in_proportion():
     counts = np.array([1000, 300, 50, 7, 1])
-    table = noise(counts, 1)
+    table = build_noise(counts, 1)
     bits = np.random.default_rng(0).integers(0, 1 << 32, (2, 400_000), dtype=np.uint64)
     column = (bits[0] * 5 >> 32).astype(int)
     drawn = np.where(bits[1] < table.share[column], column, table.alias[column])
@@ -180,7 +182,7 @@ def test_noise_is_drawn_in_proportion():
 
 def test_tree_is_huffmans():
     counts = np.array([40, 30, 20, 10, 5, 5, 3])
-    huffman = tree(counts)
+    huffman = build_tree(counts)
     length = np.diff(huffman.first)
     assert sum(0.5**n for n in length) == 1  # a full binary tree
     # Merging by hand: 3+5=8, 5+8=13, 10+13=23, 20+23=43, 30+40=70, 43+70=113; their sum is the weighted path length.
@@ -191,10 +193,10 @@ def test_tree_is_huffmans():
 
 def test_thinning_follows_its_formula():
     counts = np.array([5000, 100, 1])
-    share = keep(counts, 1e-2) / 0xFFFFFFFF
+    share = keep_probabilities(counts, 1e-2) / 0xFFFFFFFF
     f = counts / counts.sum()
     np.testing.assert_allclose(share, np.minimum((np.sqrt(f / 1e-2) + 1) * 1e-2 / f, 1), rtol=1e-6)
-    assert (keep(counts, 0) == 0xFFFFFFFF).all()
+    assert (keep_probabilities(counts, 0) == 0xFFFFFFFF).all()
 
 
 @forms

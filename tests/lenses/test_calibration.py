@@ -67,6 +67,9 @@ def test_what_is_no_probability_is_refused() -> None:
     with pytest.raises(BadInput, match="not probabilities"):
         calibration.read(subject(torch.tensor([[3.0, -1.0]]), torch.tensor([0])))
     scores = images()
-    assert calibration.why_not(Subject(scores.model, scores.batch)) == "there is no objective that turns scores into probabilities"
+    assert (
+        calibration.why_not(Subject(scores.model, scores.batch))
+        == "there is no objective with a `predict` that turns scores into probabilities"
+    )
     with pytest.raises(BadInput, match="no example has a label"):
         calibration.read(subject(torch.tensor([[0.5, 0.5]]), torch.tensor([-100])))

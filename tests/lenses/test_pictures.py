@@ -59,10 +59,10 @@ def test_the_output_depends_on_x_through_the_maps() -> None:
     for model, name in ((net, "0"), (vit, "stack.blocks.0")):
         x = torch.randn(2, 1, 8, 6, dtype=torch.float64, requires_grad=True)
         with torch.enable_grad():
-            from sonde.lenses.tools.pictures import gathering
+            from sonde.lenses.tools.pictures import collect_maps
 
             features: dict = {}
-            with gathering(model, x, features):
+            with collect_maps(model, x, features):
                 out = model(x)[:, 0].sum()
             (upper,) = torch.autograd.grad(out, features[name], retain_graph=True)
             (whole,) = torch.autograd.grad(out, x, retain_graph=True)

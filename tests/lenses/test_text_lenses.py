@@ -15,7 +15,7 @@ from sonde.core.errors import BadInput
 from sonde.core.reading import Subject
 from sonde.lenses import attention, coverage, lag, logit_lens, neighbors, projection, rollout, states, surprisal
 from sonde.lenses.tools.tiny import _Rows, letters
-from sonde.lenses.tools.tokens import ends, layer, original, select_row, spell_tokens
+from sonde.lenses.tools.tokens import ends, layer_label, original, select_row, spell_tokens
 from sonde.models.bert import Bert
 from sonde.models.encoder_decoder import EncoderDecoder
 from sonde.models.language_model import LanguageModel
@@ -68,7 +68,7 @@ def test_hidden_tokens_come_back() -> None:
 
 def test_blanks_can_be_seen() -> None:
     assert spell_tokens(letters())[:3] == ["↵", "␣", "a"]
-    assert layer("stack.blocks.0.mixer") == "block 1" and layer("decoder.blocks.2.cross") == "decoder block 3 cross"
+    assert layer_label("stack.blocks.0.mixer") == "block 1" and layer_label("decoder.blocks.2.cross") == "decoder block 3 cross"
 
 
 # Attention
@@ -93,7 +93,7 @@ def test_maps_are_the_softmax_of_the_scores() -> None:
 
 def test_maps_of_a_pair_name_both_sides() -> None:
     subject = pairs()
-    maps = attention.maps(subject, example=1, tokens=50)
+    maps = attention.attention_maps(subject, example=1, tokens=50)
     kinds = {each.name: (each.cross, tuple(each.weights.shape)) for each in maps}
     assert kinds["encoder.blocks.0.mixer"] == (False, (2, 4, 4)) and kinds["decoder.blocks.1.mixer"] == (False, (2, 5, 5))
     assert kinds["decoder.blocks.1.cross"] == (True, (2, 5, 4))
@@ -109,11 +109,11 @@ def test_maps_of_a_pair_name_both_sides() -> None:
 
 def test_rollout_is_the_product_of_the_layers() -> None:
     subject = letters()
-    first, second = (each.weights.numpy().mean(0) for each in attention.maps(subject, 1, 9))
+    first, second = (each.weights.numpy().mean(0) for each in attention.attention_maps(subject, 1, 9))
     wanted = (0.5 * second + 0.5 * np.eye(9)) @ (0.5 * first + 0.5 * np.eye(9))
     (reading,) = rollout.read(subject, example=1, tokens=9)
     np.testing.assert_allclose(reading.values["weight"], wanted, atol=6e-4)
-    np.testing.assert_allclose(rollout.roll_out([each.weights for each in attention.maps(subject, 1, 9)]), wanted, atol=1e-12)
+    np.testing.assert_allclose(rollout.roll_out([each.weights for each in attention.attention_maps(subject, 1, 9)]), wanted, atol=1e-12)
     np.testing.assert_allclose(wanted.sum(1), 1)
     assert [each.title for each in rollout.read(pairs())] == ["Attention rollout of the encoder", "Attention rollout of the decoder"]
 

@@ -7,7 +7,7 @@ import math
 import torch
 
 import sonde
-from sonde.core.batch import Batch, Data, ask
+from sonde.core.batch import Batch, Data, call_model
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
 from sonde.models.clip import Clip
@@ -25,7 +25,7 @@ def make() -> Clip:
 def test_unit_vectors_of_each_encoder():
     model = make()
     x, text, lengths = torch.randn(5, 1, 4, 4), torch.randint(9, (5, 3)), torch.tensor([3, 2, 1, 3, 2])
-    outputs = ask(model, Batch(x=x, text=text, lengths=lengths))
+    outputs = call_model(model, Batch(x=x, text=text, lengths=lengths))
     for name, raw in (("image", model.image(x)), ("text", model.text(text, lengths))):
         torch.testing.assert_close(outputs[name], raw / raw.square().sum(1, keepdim=True).sqrt(), rtol=1e-6, atol=1e-6)
     padded = torch.where(torch.arange(3) < lengths.unsqueeze(1), text, 8)

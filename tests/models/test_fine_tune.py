@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sonde
-from sonde.core.batch import Batch, Data, ask
+from sonde.core.batch import Batch, Data, call_model
 from sonde.core.errors import BadInput, Preempted
 from sonde.core.recipe import Callback, Recipe
 from sonde.data.tensors import TensorSource
@@ -59,11 +59,11 @@ def test_a_summary_is_its_loop(take):
 def test_padding_changes_no_answer(body, hidden):
     for take in ("last", "mean"):
         head = SequenceHead(body, 4, take, hidden).eval()
-        logits = ask(head, Batch(x=x(), lengths=LENGTHS))
+        logits = call_model(head, Batch(x=x(), lengths=LENGTHS))
         assert logits.shape == (3, 4)
         torch.testing.assert_close(logits[1], head(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
     tags = TokenHead(body, 5, hidden).eval()
-    logits = ask(tags, Batch(x=x(), lengths=LENGTHS))
+    logits = call_model(tags, Batch(x=x(), lengths=LENGTHS))
     assert logits.shape == (3, 7, 5)
     torch.testing.assert_close(logits[1, :3], tags(x()[1:2, :3])[0], rtol=1e-4, atol=1e-5)
 
@@ -71,20 +71,20 @@ def test_padding_changes_no_answer(body, hidden):
 @torch.no_grad()
 def test_pairs_read_apart(body):
     head, other, n = PairHead(body, 3).eval(), x(3, 6).flip(0), torch.tensor([2, 6, 4])
-    logits = ask(head, Batch(x=x(), lengths=LENGTHS, other=other, other_lengths=n))
+    logits = call_model(head, Batch(x=x(), lengths=LENGTHS, other=other, other_lengths=n))
     u, v = (body.features(row)[0].mean(1) for row in (x()[1:2, :3], other[1:2, :6]))
     torch.testing.assert_close(logits[1:2], head.head(torch.cat([u, v, (u - v).abs(), u * v], 1)), rtol=1e-4, atol=1e-5)
     with pytest.raises(BadInput, match="no second sequence"):
-        ask(head, Batch(x=x(), lengths=LENGTHS))
+        call_model(head, Batch(x=x(), lengths=LENGTHS))
 
 
 def test_kinds_reach_the_body_that_knows_them():
     bert, gpt = BODIES["bert"](), BODIES["gpt"]()
     head, kinds = SequenceHead(bert, 2, "first"), x() % 2
-    out = ask(head, Batch(x=x(), kinds=kinds))
+    out = call_model(head, Batch(x=x(), kinds=kinds))
     torch.testing.assert_close(out, head.head(bert.features(x(), kinds=kinds)[0][:, 0]))
     with pytest.raises(BadInput, match="LanguageModel has no token-type embeddings"):
-        ask(SequenceHead(gpt, 2), Batch(x=x(), kinds=kinds))
+        call_model(SequenceHead(gpt, 2), Batch(x=x(), kinds=kinds))
     with pytest.raises(BadInput, match="does not work with a causal model"):
         SequenceHead(gpt, 2, "first")
     with pytest.raises(BadInput, match="no logits of its own"):

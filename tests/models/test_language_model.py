@@ -93,7 +93,7 @@ def test_positions_are_counted_from_the_start_of_each_sequence():
     swapped = x.clone()
     swapped[:, [0, 1]] = x[:, [1, 0]]
     assert not torch.allclose(one(x)[:, -1], one(swapped)[:, -1], atol=1e-3)
-    packed = one(x.view(1, -1), spans=Spans.packed(torch.tensor([0, 12, 24])))
+    packed = one(x.view(1, -1), spans=Spans.of_bounds(torch.tensor([0, 12, 24])))
     torch.testing.assert_close(packed.view(2, 12, 17), one(x), rtol=0, atol=1e-5)
     _, state = one.advance(x[:, :9])
     torch.testing.assert_close(one.advance(x[:, 9:], state)[0], one(x)[:, 9:], rtol=0, atol=1e-5)

@@ -13,7 +13,7 @@ from sonde.core.batch import Batch, Data
 from sonde.core.errors import BadInput
 from sonde.core.recipe import Recipe
 from sonde.data.tensors import TensorSource
-from sonde.models.pixels import Pixels, levels_of
+from sonde.models.pixels import Pixels, quantize_pixels
 from sonde.objectives.categorical import Categorical
 from sonde.optim.build import optimizer
 
@@ -83,10 +83,10 @@ def test_sampling_leaves_the_mode_alone():
 
 def test_levels_and_back():
     x = torch.rand(3, 1, 4, 5)
-    levels = levels_of(x, 17)
+    levels = quantize_pixels(x, 17)
     assert levels.shape == (3, 4, 5) and levels.dtype == torch.int64
     assert float((levels / 16 - x.squeeze(1)).abs().max()) <= 0.5 / 16 + 1e-6
-    assert torch.equal(levels_of(levels.unsqueeze(1) / 16, 17), levels)
+    assert torch.equal(quantize_pixels(levels.unsqueeze(1) / 16, 17), levels)
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_levels_and_back():
         (lambda: Pixels((2, 3)).sample(2, torch.zeros(2, dtype=torch.long)), "takes no labels"),
         (lambda: Pixels((2, 3), classes=3).sample(1, torch.tensor([3])), "no class 3"),
         (lambda: Pixels((2, 3), classes=3).sample(2, torch.tensor([1])), "one label for each"),
-        (lambda: levels_of(torch.zeros(1, 3, 2, 2), 4), "gray images"),
-        (lambda: levels_of(torch.full((1, 1, 2, 2), -0.5), 4), "from 0 to 1"),
+        (lambda: quantize_pixels(torch.zeros(1, 3, 2, 2), 4), "gray images"),
+        (lambda: quantize_pixels(torch.full((1, 1, 2, 2), -0.5), 4), "from 0 to 1"),
     ],
 )
 def test_errors(call, message):

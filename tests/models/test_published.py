@@ -7,7 +7,7 @@ import torch
 
 from sonde.core.errors import BadInput
 from sonde.lenses.cost import cost
-from sonde.models.published import PUBLISHED, published, size
+from sonde.models.published import PUBLISHED, published_model, size
 from tests.models.timm_peer import timm
 
 SIZES = {
@@ -36,14 +36,14 @@ CLASSES |= {"llama": ("Llama", "ForCausalLM"), "mamba2": ("Mamba2", "ForCausalLM
 
 @pytest.mark.parametrize("name", SIZES)
 def test_sizes_are_those_published(name):
-    model = published(name)
+    model = published_model(name)
     assert size(model) == SIZES[name] and {p.device.type for p in model.parameters()} == {"meta"}
 
 
 def test_berts_without_their_heads():
     heads = ("token_", "pair_head")
-    assert size(published("bert_base"), *heads) == 109_482_240
-    assert size(published("bert_large"), *heads) == 335_141_888
+    assert size(published_model("bert_base"), *heads) == 109_482_240
+    assert size(published_model("bert_large"), *heads) == 335_141_888
 
 
 @pytest.mark.parametrize("name", [name for name, fields in PUBLISHED.items() if "model_type" in fields])
@@ -53,14 +53,14 @@ def test_transformers_counts_the_same(name):
     kind, head = CLASSES[config.pop("model_type")]
     with torch.device("meta"):
         theirs = getattr(transformers, kind + head)(getattr(transformers, f"{kind}Config")(**config))
-    assert size(published(name)) == sum(p.numel() for p in theirs.parameters())
+    assert size(published_model(name)) == sum(p.numel() for p in theirs.parameters())
 
 
 @pytest.mark.parametrize("name", [name for name, fields in PUBLISHED.items() if fields.get("made_by") in ("resnet.imagenet", "vgg.VGG")])
 def test_timm_counts_the_same(name):
     peer = timm()
     with torch.device("meta"):
-        assert size(published(name)) == size(peer.create_model(name))
+        assert size(published_model(name)) == size(peer.create_model(name))
 
 
 @pytest.mark.parametrize(
@@ -68,11 +68,11 @@ def test_timm_counts_the_same(name):
 )
 def test_costs_of_one_image(name, pixels, products):
     """Multiply-adds of the convolutions and the last layer, counted by hand: pixels x side^2 x channels in x channels out."""
-    costs = cost(published(name), (3, pixels, pixels))
+    costs = cost(published_model(name), (3, pixels, pixels))
     assert sum(row.flops for row in costs.rows if row.kind in ("Conv2d", "Linear")) - costs.rows[-1].biases == 2 * products
     assert costs.unknown == () and costs.parameters == SIZES[name]
 
 
 def test_a_wrong_name():
     with pytest.raises(BadInput, match="no published model 'gpt5'.*did you mean 'gpt"):
-        published("gpt5")
+        published_model("gpt5")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sonde.core.batch import Batch, ask
+from sonde.core.batch import Batch, call_model
 from sonde.core.errors import BadInput
 from sonde.models.topologies import TOPOLOGIES, Seq2Seq, Seq2Vec, Tagger, Vec2Seq, Vec2Vec, topology
 from sonde.objectives.categorical import Categorical
@@ -46,7 +46,7 @@ def test_topologies_by_name() -> None:
 def test_a_model_is_asked_for_the_fields_it_reads() -> None:
     model = Tagger(6, OUT, width=8, mixer="gla heads=2", bidirectional=True)
     batch = Batch(x=torch.randint(6, (B, T)), lengths=torch.tensor([7, 1, 3, 5, 2]))
-    assert torch.equal(ask(model, batch), model(batch.x, batch.lengths))
+    assert torch.equal(call_model(model, batch), model(batch.x, batch.lengths))
 
 
 # One to many
@@ -181,7 +181,7 @@ def trained(model: nn.Module, batch: Batch, steps: int) -> float:
         optimizer.zero_grad()
         Categorical()(model, batch).loss().backward()
         optimizer.step()
-    return Categorical().measures(ask(model, batch), batch).means()["accuracy"]
+    return Categorical().measures(call_model(model, batch), batch).means()["accuracy"]
 
 
 def test_one_to_one_learns_a_sign() -> None:

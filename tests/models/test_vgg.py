@@ -8,7 +8,7 @@ from torch import nn
 
 from sonde.core.errors import BadInput
 from sonde.core.options import options_of, resolve
-from sonde.models.published import published, size
+from sonde.models.published import published_model, size
 from sonde.models.vgg import VGG
 from tests.models.timm_peer import lived, timm
 
@@ -18,12 +18,12 @@ BN = {"vgg11_bn": 132_868_840, "vgg13_bn": 133_053_736, "vgg16_bn": 138_365_992,
 
 @pytest.mark.parametrize("name", [*SIZES, *BN])
 def test_sizes(name):
-    assert size(published(name)) == (SIZES | BN)[name]
+    assert size(published_model(name)) == (SIZES | BN)[name]
 
 
 def test_where_the_weights_are():
-    assert round(1 - size(published("vgg19"), "classifier") / 143_667_240, 2) == 0.86
-    assert round(1 - size(published("resnet34"), "fc") / 21_797_672, 3) == 0.024
+    assert round(1 - size(published_model("vgg19"), "classifier") / 143_667_240, 2) == 0.86
+    assert round(1 - size(published_model("resnet34"), "fc") / 21_797_672, 3) == 0.024
 
 
 @pytest.mark.parametrize("norm", [False, True])

@@ -148,7 +148,7 @@ def test_a_prompt_of_tokens_is_as_if_they_had_been_there(options):
     step(prompted)
     assert not torch.allclose(prompted(x()), before)
     with pytest.raises(BadInput, match="prompt tuning does not support packed rows"):
-        prompted.features(x(1), spans=Spans.packed(torch.tensor([0, 3, 7])))
+        prompted.features(x(1), spans=Spans.of_bounds(torch.tensor([0, 3, 7])))
 
 
 def test_a_prompt_before_a_model_with_kinds():

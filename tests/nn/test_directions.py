@@ -19,7 +19,7 @@ def test_turned() -> None:
     x = torch.arange(10).view(2, 5, 1)
     assert reverse(x)[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
     assert reverse(x, Spans.of_lengths(torch.tensor([3, 0])))[..., 0].tolist() == [[2, 1, 0, 3, 4], [5, 6, 7, 8, 9]]
-    assert reverse(x[:1], Spans.packed(torch.tensor([0, 2, 5])))[..., 0].tolist() == [[1, 0, 4, 3, 2]]
+    assert reverse(x[:1], Spans.of_bounds(torch.tensor([0, 2, 5])))[..., 0].tolist() == [[1, 0, 4, 3, 2]]
     spans = Spans.of_mask(torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1]]))
     assert reverse(x, spans)[..., 0].tolist() == [[0, 1, 4, 3, 2], [5, 9, 8, 7, 6]]
 
@@ -85,7 +85,7 @@ def test_mistakes_are_told() -> None:
     both = Bidirectional(mixer("rnn", 6))
     with pytest.raises(BadInput, match="cannot continue from a state"):
         both(torch.zeros(1, 2, 6), both(torch.zeros(1, 2, 6))[1])
-    with pytest.raises(BadInput, match="width 6 and 4"):
+    with pytest.raises(BadInput, match="same width, not 6 and 4"):
         Bidirectional(mixer("rnn", 6), mixer("rnn", 4))
-    with pytest.raises(BadInput, match="one width, not"):
+    with pytest.raises(BadInput, match="the same width, not"):
         Stacked([mixer("rnn", 6), mixer("rnn", 4)])

@@ -26,7 +26,7 @@ def summed(x: Tensor, state: State | None, lengths: Tensor) -> tuple[Tensor, Sta
 
 def test_where_the_stretches_are() -> None:
     assert places(Spans.of_lengths(torch.tensor([3, 0, 2]))) == [(0, 0, 3), (1, 0, 0), (2, 0, 2)]
-    assert places(Spans.packed(torch.tensor([0, 2, 2, 5]))) == [(0, 0, 2), (0, 2, 2), (0, 2, 5)]
+    assert places(Spans.of_bounds(torch.tensor([0, 2, 2, 5]))) == [(0, 0, 2), (0, 2, 2), (0, 2, 5)]
     mask = torch.tensor([[0, 1, 1], [1, 1, 0], [1, 1, 1], [0, 0, 0]])
     assert places(Spans.of_mask(mask)) == [(0, 1, 3), (1, 0, 2), (2, 0, 3), (3, 0, 0)]
     assert Spans.of_mask(mask).lengths.tolist() == [2, 2, 3, 0] and len(Spans.of_mask(mask)) == 4
@@ -36,7 +36,7 @@ def test_where_the_stretches_are() -> None:
 def test_each_stretch_alone(sizes: list[int], how: str) -> None:
     n, longest = torch.tensor(sizes), max(max(sizes), 1)
     if how == "packed":
-        spans, x = Spans.packed(torch.cat([torch.zeros(1, dtype=torch.long), n.cumsum(0)])), torch.rand(1, sum(sizes) + 2, 3)
+        spans, x = Spans.of_bounds(torch.cat([torch.zeros(1, dtype=torch.long), n.cumsum(0)])), torch.rand(1, sum(sizes) + 2, 3)
     else:
         x = torch.rand(len(n), longest, 3)
         spans = Spans.of_lengths(n) if how == "right" else Spans.of_mask(torch.arange(longest) >= longest - n.unsqueeze(1))
@@ -95,10 +95,10 @@ def test_gradients_reach_inputs_and_states_and_nothing_between() -> None:
         (lambda: Spans.of_lengths(torch.tensor([1.0])), "one whole number >= 0 for each row"),
         (lambda: Spans.of_mask(torch.ones(3)), r"a padding mask is \(batch, time\), not \(3,\)"),
         (lambda: Spans.of_mask(torch.tensor([[1, 1, 1], [1, 0, 1]])), "row 1 of the mask has padding in the middle.*left or on the right"),
-        (lambda: Spans.packed(torch.tensor([0, 4, 3])), r"never fall, not \[0, 4, 3\].*give 0, n1, n1 \+ n2"),
-        (lambda: Spans.packed(torch.tensor([1, 4])), "begin at 0"),
-        (lambda: Spans.packed(torch.tensor([0])), "two or more"),
-        (lambda: Spans.packed(torch.tensor([0.0, 1.0])), "whole numbers"),
+        (lambda: Spans.of_bounds(torch.tensor([0, 4, 3])), r"never fall, not \[0, 4, 3\].*give 0, n1, n1 \+ n2"),
+        (lambda: Spans.of_bounds(torch.tensor([1, 4])), "begin at 0"),
+        (lambda: Spans.of_bounds(torch.tensor([0])), "two or more"),
+        (lambda: Spans.of_bounds(torch.tensor([0.0, 1.0])), "whole numbers"),
     ],
 )
 def test_what_is_no_layout_is_refused(make, message: str) -> None:
@@ -109,7 +109,7 @@ def test_what_is_no_layout_is_refused(make, message: str) -> None:
 
 def test_a_batch_that_does_not_fit_is_named_by_its_axis() -> None:
     with pytest.raises(BadInput, match=r"x has 2 rows, packed documents lie in one row \(axis 0 \(batch\)\); make x \(1, time, width\)"):
-        Spans.packed(torch.tensor([0, 3])).apply(summed, torch.rand(2, 3, 1))
+        Spans.of_bounds(torch.tensor([0, 3])).apply(summed, torch.rand(2, 3, 1))
     with pytest.raises(BadInput, match=r"x has 3 rows, the spans are for 2 rows"):
         Spans.of_lengths(torch.tensor([1, 2])).apply(summed, torch.rand(3, 3, 1))
     with pytest.raises(BadInput, match=r"a span ends at 4, x has 3 tokens \(axis 1 \(time\)\)"):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sonde.core import registry
-from sonde.core.batch import Batch, ask
+from sonde.core.batch import Batch, call_model
 from sonde.core.errors import BadInput
 from sonde.objectives.contractive import Contractive
 from sonde.objectives.contractive import tiny as coder
@@ -25,7 +25,7 @@ def same(objective, model, batch: Batch) -> None:
     actual, expected = objective(model, weighted), objective(model, written)
     assert actual.means() == pytest.approx(expected.means(), rel=1e-9)
     assert actual.counts() == objective.counts(weighted)
-    measured = [objective.measures(ask(model, examples), examples).means() for examples in (weighted, written)]
+    measured = [objective.measures(call_model(model, examples), examples).means() for examples in (weighted, written)]
     assert measured[0] == pytest.approx(measured[1], rel=1e-9)
     slopes = [torch.autograd.grad(terms.loss(), list(model.parameters()), allow_unused=True) for terms in (actual, expected)]
     for ours, theirs in zip(*slopes, strict=True):

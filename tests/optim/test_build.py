@@ -99,9 +99,9 @@ def test_decay_leaves_rates_and_channel_weights_of_mixers_alone():
         wide = {n.removeprefix("mixer."): rule.decays(n, p, owner(model, n)) for n, p in model.named_parameters() if p.ndim >= 2}
         assert all(decays for n, decays in wide.items() if n.endswith("weight")), name
         spared[name] = {n for n, decays in wide.items() if not decays}
-    assert spared.pop("mamba") == {"log_rate", "skip"}
-    assert spared.pop("s4") == {"log_step", "log_rate", "turn", "skip"}
-    assert spared.pop("rwkv6") == {"share", "now"}
+    assert spared.pop("mamba") == {"log_rate", "D"}
+    assert spared.pop("s4") == {"log_step", "log_rate", "A_imag", "D"}
+    assert spared.pop("rwkv6") == {"time_mix", "time_first"}
     assert spared.pop("gated_rfa") == {"phi.sigma"}
     everything = optimizer("adamw", lr=1e-3, weight_decay=0.1, decay_all=True)
     mamba = registry.load("nn.mixers", "mamba").tiny()

@@ -18,7 +18,7 @@ from sonde.data.tensors import TensorSource
 from sonde.models.autoencoder import dense
 from sonde.models.mlp import MLP
 from sonde.recipes.stacked import reconstruct_by_layer
-from sonde.recipes.tools.stacked import denoising, first_layers, greedy, layer
+from sonde.recipes.tools.stacked import first_layers, greedy, keep_clean, layer
 from sonde.recipes.vae import binarize
 
 
@@ -75,7 +75,7 @@ def test_pixels_are_drawn_with_their_chances():
 
 def test_denoising_keeps_the_clean_input():
     batch = Batch(x=torch.zeros(4, 3), y=torch.arange(4))
-    changed = denoising(augment.noise(1.0))(batch, generator(0, "noise"))
+    changed = keep_clean(augment.noise(1.0))(batch, generator(0, "noise"))
     assert torch.equal(changed.clean, batch.x) and changed.x.std() > 0.5 and torch.equal(changed.y, batch.y)
 
 

@@ -17,11 +17,11 @@ from sonde.data.catalog import load
 from sonde.data.tensors import TensorSource, ToFloat
 from sonde.recipes import cifar_cnn, images, vit_digits
 from sonde.recipes.image_text import caption_number, distinct_captions, similarity
-from sonde.recipes.pixels import independent, quantize_levels
+from sonde.recipes.pixels import independent_log_prob, quantize_levels
 from sonde.recipes.segment import iou
-from sonde.recipes.tools.linear import STRENGTHS, linear_baseline
+from sonde.recipes.tools.linear import C_GRID, linear_baseline
 from sonde.recipes.tools.samples import load_unlabeled, pixel_levels
-from sonde.recipes.tools.sheets import sheet
+from sonde.recipes.tools.sheets import save_image_rows
 
 
 def event_text(run, name: str) -> str:
@@ -34,11 +34,11 @@ def test_the_linear_model_is_chosen_on_the_validation_part():
 
     data = load("digits", seed=1)
     x, y = data.train[:].x.flatten(1).numpy(), data.train[:].y.numpy()
-    models = [LogisticRegression(C=strength, max_iter=1000).fit(x, y) for strength in STRENGTHS]
+    models = [LogisticRegression(C=C, max_iter=1000).fit(x, y) for C in C_GRID]
     scores = [np.mean(model.predict(data.valid[:].x.flatten(1).numpy()) == data.valid[:].y.numpy()) for model in models]
     best = models[int(np.argmax(scores))]
     baseline = linear_baseline(data)
-    assert baseline.valid == max(scores) and baseline.strength == best.C and baseline.examples == 1258
+    assert baseline.valid == max(scores) and baseline.C == best.C and baseline.examples == 1258
     assert baseline.test == np.mean(best.predict(data.test[:].x.flatten(1).numpy()) == data.test[:].y.numpy())
     backwards = replace(data, test=TensorSource(data.test[:].x, 9 - data.test[:].y))
     assert linear_baseline(backwards)[0::2] == baseline[0::2] and f"{baseline.test:.4f}" in str(baseline)
@@ -87,7 +87,7 @@ def test_pixels_that_know_only_their_place():
     train = TensorSource(torch.tensor([[[0, 1]], [[1, 1]], [[0, 0]]]), label=torch.tensor([0, 0, 1]))
     test = Batch(x=torch.tensor([[[0, 1]], [[1, 0]]]), label=torch.tensor([0, 1]))
     chances = [1.1 / 2.2 * 2.1 / 2.2, 0.1 / 1.2 * 1.1 / 1.2]
-    log_likelihood = independent(Data(train, classes=("a", "b")), test, 2)
+    log_likelihood = independent_log_prob(Data(train, classes=("a", "b")), test, 2)
     assert log_likelihood == pytest.approx(np.log(chances).mean())
 
 
@@ -117,7 +117,7 @@ def test_rows_of_a_sheet(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("sonde.recipes.tools.sheets.draw", lambda reading, path: seen.append((reading, path)))
     gray = 3 * torch.rand(14, 1, 4, 5, generator=generator(0, "gray")) - 1
-    sheet(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
+    save_image_rows(tmp_path, "some", "Some", [("gray", gray), ("color", torch.rand(2, 3, 4, 5))], "A note.")
     ((reading, path),) = seen
     pictures = reading.values["pictures"]
     assert path == tmp_path / "shown" / "some.png" and reading.rows == ["gray", "", "color"] and len(pictures) == 36

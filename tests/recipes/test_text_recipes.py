@@ -47,7 +47,7 @@ def test_names_makes_up_names_and_tells_what_counting_gives(no_data, capsys):
 def test_the_baseline_of_names_is_its_mean_over_letters_and_ends(no_data):
     from sonde.models.ngram import Ngram
 
-    data = names._lines(None, 0)
+    data = names.recipe().build_data()
     rows = [data.valid.rows[i] for i in range(len(data.valid))]
     counted = Ngram([data.train.rows[i] for i in range(len(data.train))], len(data.classes), names.ORDER)
     scores = torch.cat([counted.scores(row)[1:] for row in rows])
@@ -90,10 +90,10 @@ def test_tunes_are_cleaned_and_keep_every_note(no_data):
 
 
 def test_nottingham_tunes_sound_the_same_when_cleaned(data_folder):
-    from sonde.data.formats import decode
+    from sonde.data.formats import read_text
 
     source, tunes = _texts.tunes()
-    whole = decode(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
+    whole = read_text(data_folder / "music" / "nottingham-abc.txt.gz").split("X:")[1:]
     assert source == "nottingham-abc.txt.gz" and len(tunes) == len(whole) == 1034
     for tune, clean in zip(whole[:20], tunes):
         assert notes("X:" + tune) == notes(clean)

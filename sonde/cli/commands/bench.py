@@ -1,4 +1,4 @@
-"""Measure time and memory of every mixer and form against length."""
+"""Measure time and memory of mixers, in every form of computation, against sequence length."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LENGTHS = (128, 512, 2048)
 
 def options() -> list[Option]:
     return [
-        option("forms", tuple[str, ...] | None, None, "forms to measure; default: all a mixer has"),
+        option("forms", tuple[str, ...] | None, None, "forms of computation, such as chunk or scan; default: all that a mixer has"),
         option("lengths", tuple[int, ...], LENGTHS, "lengths of the sequence", Range(1, 2**20)),
         option("width", int, 256, "width of the mixers", Range(8, 2**14)),
         option("batch", int, 1, "batch size", Range(1, 2**12)),
         option("backward", bool, False, "time the backward pass too"),
         option("threads", int, 0, "number of threads; 0: the default of torch", Range(0, 4096)),
-        option("limit", float, 2.0, "seconds; a form that takes longer is not tried at longer lengths", Range(above=0)),
+        option("limit", float, 2.0, "time limit in seconds; a form that takes longer is not tried at longer lengths", Range(above=0)),
         option("out", Path | None, None, "picture to write; default: none"),
     ]
 
@@ -79,7 +79,7 @@ def run(words: list[str]) -> int:
     print(bold(wide(setting)))
     rows: list[MixerRow] = []
     try:
-        with _stopping():
+        with _stop_on_signal():
             for row in sweep(mixers, values["forms"] or (), lengths, values["batch"], values["backward"], values["limit"]):
                 if not rows:
                     print(_line(COLUMNS, names))
@@ -129,7 +129,7 @@ def _conclude(readings: list[Reading], out: Path | None) -> None:
             print(path)
 
 
-def _stopping() -> AbstractContextManager[object]:
+def _stop_on_signal() -> AbstractContextManager[object]:
     """Stop measuring at once when a signal arrives."""
     from ...engine.signals import Handlers, stop_error
 

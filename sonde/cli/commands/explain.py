@@ -11,7 +11,7 @@ from ...core import registry
 from ...core.errors import BadInput, DataUnusable, nearest
 from ...core.options import Option, Range, resolve
 from .. import _names
-from .._options import by_name, leading, option, parse
+from .._options import by_name, option, parse, take_names
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,14 +43,14 @@ def options() -> list[Option]:
     ]
 
 
-def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, by_name(options(), "sonde explain"))
+def describe_target(words: list[str]) -> _names.Named | None:
+    names, _ = take_names(words, by_name(options(), "sonde explain"))
     return _find(names[0]) if names else None
 
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde explain")
-    names, rest = leading(words, own)
+    names, rest = take_names(words, own)
     if not names:
         parse(rest[:1], own, "sonde explain", max_words=1)  # an unknown option before the name is the likelier mistake
     thing = _find(_names.first_name(names, "sonde explain", "recipes", "models"))
@@ -86,10 +86,10 @@ def _find(name: str) -> _names.Named:
         return _names.model(name)
     if name in registry.names("nn.mixers"):
         return _names.mixer(name)
-    from ...models.published import PUBLISHED, published
+    from ...models.published import PUBLISHED, published_model
 
     if name in PUBLISHED:
-        return _names.Named(name, f"published model '{name}'", "", {}, lambda: lambda: published(name))
+        return _names.Named(name, f"published model '{name}'", "", {}, lambda: lambda: published_model(name))
     known = [*PUBLISHED, *(one for kind in ("recipes", "models", "nn.mixers") for one in registry.names(kind))]
     raise BadInput(f"no recipe, model or mixer '{name[:60]}'", fix=nearest(name, known))
 
@@ -100,7 +100,7 @@ def _of_file(name: str) -> _names.Named:
 
     from ...nn.mixers import Mixer
 
-    module = registry.load_file(Path(_names.checked(name)))
+    module = registry.load_file(Path(_names.check_name(name)))
     if hasattr(module, "recipe"):
         return _names.recipe(name)
     for base, find in ((Mixer, _names.mixer), (nn.Module, _names.model)):

@@ -32,7 +32,7 @@ def options() -> list[Option]:
         option("stop", tuple[str, ...], (), r"stop before one of these texts; \n is a newline"),
         option("samples", int, 1, "number of texts to generate", Range(1, 10_000)),
         option("beams", int | None, None, "beam search with this many beams instead of sampling", Range(1, 1000)),
-        option("weights", Literal["int8"] | None, None, "store weights as 8-bit integers: faster, with slightly different outputs"),
+        option("weights", Literal["int8"] | None, None, "int8 stores weights as 8-bit integers: faster, with slightly different outputs"),
     ]
 
 
@@ -43,7 +43,7 @@ def run(words: list[str]) -> int:
     known = by_name(options(), "sonde generate")
     args, flags = parse(words, known, "sonde generate", max_words=1)
     if not args:
-        raise BadInput("sonde generate needs a run", fix=f"sonde generate {USAGE}")
+        raise BadInput("sonde generate needs a run", fix=f"write: sonde generate {USAGE}")
     values = {name: flags.get(name, option.default) for name, option in known.items()}
     sampling = {name: value for name, value in flags.items() if name in options_of(Sampling)}
     beams, samples = values["beams"], values["samples"]

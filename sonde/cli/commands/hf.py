@@ -32,7 +32,7 @@ def run(words: list[str]) -> int:
         message = f"sonde hf cannot '{args[0][:60]}'" if args else "sonde hf needs an action"
         raise BadInput(message, fix=nearest(args[0] if args else "", actions))
     if len(args) != actions[args[0]]:
-        raise BadInput(f"sonde hf {args[0]} takes {actions[args[0]] - 1} names, not {len(args) - 1}", fix=f"sonde hf {USAGE}")
+        raise BadInput(f"sonde hf {args[0]} takes {actions[args[0]] - 1} names, not {len(args) - 1}", fix=f"write: sonde hf {USAGE}")
     if args[0] == "load":
         return _load(usable(Path(args[1]), "FOLDER"), flags.get("prompt"), flags.get("length", 40))
     if flags:

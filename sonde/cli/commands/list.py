@@ -9,16 +9,19 @@ from .. import _catalog
 from .._options import parse
 
 POSITION = 20
-USAGE = "[WHAT]"
+"""order of the commands in `sonde --help`; USAGE and EXAMPLES are shown by `sonde list --help`"""
+USAGE = "[recipes | data | models | mixers | objectives | optimizers | schedules | initializers | lenses]"
 EXAMPLES = ("sonde list", "sonde list data")
 
 
 def options() -> list[Option]:
+    """This command has no --options."""
     return []
 
 
-def run(words: list[str]) -> int:
-    kinds, _ = parse(words, {}, "sonde list", max_words=1)
+def run(arguments: list[str]) -> int:
+    """Print all names, or with WHAT the names and summaries of one kind; returns the exit code."""
+    kinds, _ = parse(arguments, {}, "sonde list", max_words=1)
     if kinds and kinds[0] not in _catalog.KINDS:
         raise BadInput(f"there is no list of '{kinds[0][:60]}'", fix=nearest(kinds[0], _catalog.KINDS))
     catalog = {kind: _catalog.entries(kind) for kind in kinds or _catalog.KINDS}

@@ -9,7 +9,7 @@ from ...core import registry
 from ...core.errors import BadInput
 from ...core.options import Option, Range
 from .. import _names
-from .._options import by_name, flag, leading, option, parse, usable
+from .._options import by_name, flag, option, parse, take_names, usable
 
 POSITION = 90
 USAGE = "RUN [LENS | FILE.py] [--split PART] [--first N] [--option value ...]"
@@ -28,8 +28,8 @@ def options() -> list[Option]:
     ]
 
 
-def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, {}, max_words=2)
+def describe_target(words: list[str]) -> _names.Named | None:
+    names, _ = take_names(words, {}, max_words=2)
     return _names.lens(names[1]) if len(names) == 2 else None
 
 
@@ -37,7 +37,7 @@ def run(words: list[str]) -> int:
     from ...runs.layout import find
 
     own = by_name(options(), "sonde look")
-    names, rest = leading(words, own, max_words=2)
+    names, rest = take_names(words, own, max_words=2)
     if not names:
         raise BadInput("sonde look needs a run", fix="`sonde runs` lists them")
     lens = _names.lens(names[1]) if len(names) == 2 else None

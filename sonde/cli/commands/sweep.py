@@ -9,7 +9,7 @@ from typing import Any, Literal
 from ...core.errors import BadInput
 from ...core.options import Option, Range, options_of
 from .. import _names
-from .._options import by_name, flag, leading, option, parse
+from .._options import by_name, flag, option, parse, take_names
 
 POSITION = 70
 USAGE = "NAME | FILE.py --option value value ... [--seed 0 1 2] [options]"
@@ -38,8 +38,8 @@ def options() -> list[Option]:
     ]
 
 
-def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, by_name(options(), "sonde sweep"))
+def describe_target(words: list[str]) -> _names.Named | None:
+    names, _ = take_names(words, by_name(options(), "sonde sweep"))
     if not names:
         return None
     recipe = _names.recipe(names[0])
@@ -48,7 +48,7 @@ def described(words: list[str]) -> _names.Named | None:
 
 def run(words: list[str]) -> int:
     own = by_name(options(), "sonde sweep")
-    names, rest = leading(words, own)
+    names, rest = take_names(words, own)
     recipe = _names.recipe(_names.first_name(names, "sonde sweep", "recipes"))
     recipe = replace(recipe, options={**recipe.options, "seed": SEED})
     # An axis is first parsed as plain words: each word is one value of the option, and `64,64` is one list.

@@ -11,7 +11,7 @@ from ...core.errors import BadInput
 from ...core.options import Option, options_of
 from ...report.terminal import columns
 from .. import _names
-from .._options import by_name, leading, option, parse, usable
+from .._options import by_name, option, parse, take_names, usable
 
 if TYPE_CHECKING:
     from ...api.run import Run
@@ -36,8 +36,8 @@ def options() -> list[Option]:
     ]
 
 
-def described(words: list[str]) -> _names.Named | None:
-    names, _ = leading(words, by_name(options(), "sonde train"))
+def describe_target(words: list[str]) -> _names.Named | None:
+    names, _ = take_names(words, by_name(options(), "sonde train"))
     return _names.recipe(names[0]) if names else None
 
 
@@ -45,7 +45,7 @@ def run(words: list[str]) -> int:
     own = by_name(options(), "sonde train")
     if any(word.startswith("--resume") for word in words):
         return _resume(*parse(words, own, "sonde train --resume", max_words=1))
-    names, rest = leading(words, own)
+    names, rest = take_names(words, own)
     if not names:
         parse(rest[:1], own, "sonde train", max_words=1)  # an unknown option before the name is the likelier mistake
     recipe = _names.recipe(_names.first_name(names, "sonde train", "recipes"))

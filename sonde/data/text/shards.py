@@ -28,7 +28,7 @@ import numpy as np
 
 from ...core.errors import BadInput, DataUnusable, ResourceFault
 from ...core.files import Lock, disk, dump_json, make_folder, read_json, remove_quietly, replace_file, sha256_file, write_file
-from ..formats import PACKED, reading
+from ..formats import PACKED, report_errors
 from .tokenizer import KINDS, Tokenizer, TokenKind, load, save, train
 
 FORMAT = 1
@@ -94,7 +94,7 @@ def prepare(
             f"the shards cannot be written: {error.strerror or error}",
             where=str(out),
             last_good="finished shards are kept",
-            fix="make room and give the same command again",
+            fix="free some disk space and give the same command again",
         ) from error
     finally:
         lock.release()
@@ -355,7 +355,7 @@ def _read(job: FileRange) -> Iterator[bytes]:
     """Blocks of a job, decompressed if the file is compressed."""
     path = Path(job.path)
     unpack = PACKED.get(path.suffix.lower())
-    with reading(path, "cannot be read"), (unpack or open)(path, "rb") as file:
+    with report_errors(path, "cannot be read"), (unpack or open)(path, "rb") as file:
         if job.start:
             file.seek(job.start)
         left = (job.stop or (1 << 62)) - job.start

@@ -14,7 +14,7 @@ from ...core.batch import Batch, Data
 from ...core.errors import BadInput, DataUnusable
 from ...core.options import Range
 from .. import fetch
-from ..formats import contents, decode
+from ..formats import read_bytes, read_text
 from ..split import SplitSize, size
 from ..tensors import WindowSource
 from .tokenizer import Tokenizer, TokenKind, train
@@ -26,7 +26,7 @@ SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2d
 EXCLUDED = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test"}
 
 Length = Annotated[int, Range(1, 1 << 20)]
-Most = Annotated[int, Range(2, 1 << 24)]
+VocabularySize = Annotated[int, Range(2, 1 << 24)]
 
 
 @final
@@ -37,7 +37,7 @@ class TextReader:
         self.vocabulary, self.length = vocabulary, length
 
     def __call__(self, path: str | Path) -> Batch:
-        return WindowSource(self.vocabulary.encode(decode(Path(path))), self.length)[:]
+        return WindowSource(self.vocabulary.encode(read_text(Path(path))), self.length)[:]
 
 
 def windows(
@@ -85,7 +85,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     length: Length = 128,
     stride: Length | None = None,
     level: TokenKind = "char",
-    most: Most = 8000,
+    most: VocabularySize = 8000,
     specials: tuple[str, ...] = (),
 ) -> Data:
     """Plain text: the first part trains, the next is for validation, the last for the test; the seed changes nothing.
@@ -101,7 +101,7 @@ def text_file(  # noqa: PLR0913  the options of a kind of file
     """
     if target is not None:
         raise BadInput(f"'{path.name}' is plain text and has no target column", fix="leave 'target' out")
-    text = decode(path)
+    text = read_text(path)
     if not text:
         raise BadInput(f"'{path.name}' is empty", where=str(path.parent), fix="give a file with text")
     parts = split_in_order(text, valid, test)
@@ -118,33 +118,33 @@ def text_set(
     summary: str,
     unit: str,
     read: Callable[[], str | list[str]],
-    between: str = "\n",
-    part: float = 0.05,
+    separator: str = "\n",
+    held_out: float = 0.05,
     tokens: TokenKind = "char",
-    n: int = 8000,
+    vocabulary_size: int = 8000,
 ) -> Callable[..., Data]:
-    """A set of windows over texts in their order.
+    """Make the function that loads a data set of windows over texts, split in their order.
 
     Args:
         unit: what the texts are, in the plural
         read: gives the texts, or one text that is split by its characters
-        between: what joins two of them
-        part: default fraction for validation, and for the test
+        separator: between two of them
+        held_out: default fraction for validation, and for the test
         tokens: default level of the tokens
-        n: default number of words or sub-words at most
+        vocabulary_size: default maximum number of words or sub-words
     """
 
     def load(
         seed: int = 0,
-        valid: SplitSize = part,
-        test: SplitSize = part,
+        valid: SplitSize = held_out,
+        test: SplitSize = held_out,
         length: Length = 128,
         stride: Length | None = None,
         level: TokenKind = tokens,
-        most: Most = n,
+        most: VocabularySize = vocabulary_size,
         specials: tuple[str, ...] = (),
     ) -> Data:
-        return windows(split_in_order(read(), valid, test, between), name, length, stride, level, most, specials)
+        return windows(split_in_order(read(), valid, test, separator), name, length, stride, level, most, specials)
 
     load.__name__ = load.__qualname__ = name
     load.__doc__ = f"""{summary}
@@ -165,13 +165,13 @@ def text_set(
 
 def _shakespeare() -> str:
     def check(path: Path) -> bytes:
-        return fetch.check_hash(contents(path), SHAKESPEARE_SHA256, path)
+        return fetch.check_hash(read_bytes(path), SHAKESPEARE_SHA256, path)
 
     path = fetch.find(*SHAKESPEARE)
     if path is None:
         path = fetch.download(SHAKESPEARE_MIRRORS, fetch.cache() / SHAKESPEARE[-1], 1 << 24, check)
     check(path)
-    return decode(path)
+    return read_text(path)
 
 
 tiny_shakespeare = text_set(
@@ -179,7 +179,7 @@ tiny_shakespeare = text_set(
     "Tiny-Shakespeare: 1,115,394 characters of his plays, 65 different ones; in the public domain.",
     "characters",
     _shakespeare,
-    between="",
+    separator="",
 )
 
 
@@ -188,7 +188,7 @@ def stdlib_text(
     length: Length = 128,
     stride: Length | None = None,
     level: TokenKind = "byte",
-    most: Most = 8000,
+    most: VocabularySize = 8000,
     specials: tuple[str, ...] = (),
     share: Annotated[float, Range(above=0, most=1)] = 1.0,
 ) -> Data:

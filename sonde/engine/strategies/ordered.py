@@ -21,6 +21,6 @@ class Ordered:
         self.memory: dict[str, Any] = {}
 
     def gradient(self, objective: Any, batch: Mapping[int, Batch], seed: Callable[[int], None], phase: int = 0) -> float:
-        loss = mean.sharded(self.model, objective, self.weights.flat, batch, self.shards, self.world, seed, self.memory)
+        loss = mean.accumulate_shards(self.model, objective, self.weights.flat, batch, self.shards, self.world, seed, self.memory)
         self.weights.rest(phase)
         return loss

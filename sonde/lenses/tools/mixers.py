@@ -14,7 +14,7 @@ from ... import kernels
 from ...core.live import Live
 from ...core.reading import Lines, Reading, Table
 from ...nn.mixers import Mixer
-from ...nn.recurrence import watching
+from ...nn.recurrence import record_recurrences
 from ...nn.recurrence.choose import flops as arithmetic
 from ..cost import attention_on_cpu
 
@@ -52,7 +52,7 @@ def measure(name: str, mixer: Mixer, form: str, length: int, batch_size: int = 1
         call()
         seconds = min(seconds, time.perf_counter() - pass_start)
     state_bytes = sum(s.numel() * s.element_size() for s in state.values()) // batch_size
-    return MixerRow(name, form, length, seconds, live.peak, mixing(mixer, x), state_bytes)
+    return MixerRow(name, form, length, seconds, live.peak, mixing_flops(mixer, x), state_bytes)
 
 
 def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Tensor]]:
@@ -73,9 +73,9 @@ def _call(mixer: Mixer, x: Tensor, backward: bool) -> Callable[[], dict[str, Ten
     return both
 
 
-def mixing(mixer: Mixer, x: Tensor) -> float:
+def mixing_flops(mixer: Mixer, x: Tensor) -> float:
     """FLOPs of the recurrences, or without any, of the products between tokens."""
-    with torch.no_grad(), watching() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
+    with torch.no_grad(), record_recurrences() as watch, FlopCounterMode(display=False, custom_mapping=attention_on_cpu()) as counter:
         mixer(x)
     if watch.seen:
         return sum(arithmetic(steps, form) for steps, form in watch.seen)

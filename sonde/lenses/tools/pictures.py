@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.batch import ask
+from ...core.batch import call_model
 from ...core.errors import BadInput, nearest
 from ...core.reading import Subject
 from ...nn.block import Block
@@ -70,8 +70,8 @@ def maps(model: Any, batch: Any) -> dict[str, Any]:
     through these maps.  Call it inside `preserve_state` and leave that only after the gradients are computed.
     """
     fmaps: dict[str, Any] = {}
-    with gathering(model, batch.x, fmaps):
-        ask(model, batch)
+    with collect_maps(model, batch.x, fmaps):
+        call_model(model, batch)
     return fmaps
 
 
@@ -85,8 +85,8 @@ def maps_of(model: Any, batch: Any, x: Any) -> dict[str, Any]:
     for part in _image_inputs(model, batch):
         fmaps: dict[str, Any] = {}
         try:
-            with gathering(model, x, fmaps):
-                ask(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
+            with collect_maps(model, x, fmaps):
+                call_model(model, batch[: len(x)].replace(x=x)) if part is model else part(x)
         except Exception:  # whichever layer fails, the maps before it are valid
             best = max(best, fmaps, key=len)
         else:
@@ -103,12 +103,12 @@ def _image_inputs(model: Any, batch: Any) -> list[Any]:
             modules.append(module)
 
     with torch.no_grad(), hook_inputs(model.modules(), look):
-        ask(model, one)
+        call_model(model, one)
     return modules
 
 
 @contextmanager
-def gathering(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
+def collect_maps(model: Any, x: Any, fmaps: dict[str, Any]) -> Iterator[None]:
     """Inside, every feature map of images x is added to `fmaps`, as `maps` describes; a layer that runs again gets a number."""
     side, last, runs = getattr(model, "patch", None), x, Counter[str]()
 

@@ -15,7 +15,7 @@ import numpy
 import torch
 
 from ...core import registry
-from ...core.batch import ask
+from ...core.batch import call_model
 from ...core.errors import BadInput
 from ...core.options import options_of
 from ...core.reading import Subject
@@ -104,7 +104,7 @@ def outputs(subject: Subject) -> Any:
     """
     batch = subject.batch
     with preserve_state(subject.model), torch.no_grad():
-        parts = [ask(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
+        parts = [call_model(subject.model, batch[start : start + CHUNK]) for start in range(0, len(batch), CHUNK)]
     if not isinstance(parts[0], Mapping):
         return _join(parts, "the model's output", len(batch))
     return {name: _join([part[name] for part in parts], f"the model's output '{name}'", len(batch)) for name in parts[0]}
@@ -140,7 +140,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(read)
 
     @wraps(read)
-    def guarded(*arguments: P.args, **options: P.kwargs) -> R:
+    def check_and_read(*arguments: P.args, **options: P.kwargs) -> R:
         call = signature.bind(*arguments, **options)
         known = options_of(read, f"lens '{name}'")
         subject, *_ = call.arguments.values()
@@ -152,7 +152,7 @@ def guard(read: Callable[P, R]) -> Callable[P, R]:
             raise BadInput(f"lens '{name}' does not apply: {reason}", fix=fix)
         return read(*arguments, **options)
 
-    return guarded
+    return check_and_read
 
 
 def applicable(subject: Subject) -> list[str]:
@@ -225,7 +225,7 @@ def spread_evenly(items: Sequence[Any], max_items: int) -> list[Any]:
     return [items[round(i * (len(items) - 1) / max(n - 1, 1))] for i in range(n)]
 
 
-def real(batch: Any, y: Any) -> Any:
+def target_mask(batch: Any, y: Any) -> Any:
     """True where a target is real and not padding, shaped like the targets."""
     mask = batch.get("mask")
     if mask is None:
@@ -262,7 +262,7 @@ def predict_labels(subject: Subject) -> Predictions:
             fix="give one score per class on the last axis",
         )
     confidence, y_pred = guess.max(-1)
-    keep = real(subject.batch, y) & (y >= 0)
+    keep = target_mask(subject.batch, y) & (y >= 0)
     known = list(getattr(subject.data, "classes", ()))
     highest = max(int(guess.shape[-1]), int(y.max()) + 1 if y.numel() else 0)
     names = known + [str(label) for label in range(len(known), highest)]

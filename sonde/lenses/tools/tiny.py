@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...core.batch import Batch, Data, ask
+from ...core.batch import Batch, Data, call_model
 from ...core.reading import Subject
 from ...core.terms import Terms
 from ...models import vae
@@ -23,7 +23,7 @@ class Nll:
         self.classes = classes
 
     def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        out = ask(model, batch)
+        out = call_model(model, batch)
         loss = nn.functional.cross_entropy(out, batch.y, reduction="sum") if self.classes else 0.5 * (out - batch.y).square().sum()
         return Terms(nll=(loss, len(batch)))
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...core.batch import ask
+from ...core.batch import call_model
 from ...core.reading import Subject
-from .readonly import no_model, preserve_state, real
+from .readonly import no_model, preserve_state, target_mask
 
 BLANK, BREAK = "\u2423", "\u21b5"
 """how a space and a newline are shown"""
@@ -77,7 +77,7 @@ def is_next_token(batch: Any) -> bool:
     x, y = batch.x, batch.get("y")
     if y is None or y.shape != x.shape:
         return False
-    mask = real(batch, y)
+    mask = target_mask(batch, y)
     counts = mask[:, 1:] & mask[:, :-1]  # after the last real token comes padding, or another document
     return bool(counts.any() and (x[:, 1:] == y[:, :-1])[counts].all())
 
@@ -87,7 +87,7 @@ def original(batch: Any) -> Any:
     y = batch.get("y")
     if is_next_token(batch) or y is None or y.shape != batch.x.shape or y.is_floating_point():
         return batch.x
-    return torch.where(real(batch, y), y, batch.x)
+    return torch.where(target_mask(batch, y), y, batch.x)
 
 
 def frequent(batch: Any, max_tokens: int) -> Any:
@@ -99,7 +99,7 @@ def frequent(batch: Any, max_tokens: int) -> Any:
 
 def logits(model: Any, batch: Any) -> Any:
     """(B, T, V) logits of the model at each position, or None where the output has another shape."""
-    out: Any = ask(model, batch)
+    out: Any = call_model(model, batch)
     out = out.get("tokens") if isinstance(out, dict) else out
     fits = out is not None and hasattr(out, "dim") and out.dim() == 3 and out.shape[:2] == batch.x.shape
     return out if fits else None
@@ -137,7 +137,7 @@ def no_embedding(subject: Subject) -> str:
     return "" if int(original(subject.batch).max()) < table.num_embeddings else "the embedding has fewer rows than there are tokens"
 
 
-def layer(name: str) -> str:
+def layer_label(name: str) -> str:
     """A readable name of a module: 'block 1' for stack.blocks.0.mixer."""
     parts = [f"block {int(part) + 1}" if part.isdigit() else part for part in name.split(".")]
     return " ".join(part for part in parts if part not in ("stack", "blocks", "layers", "mixer")) or "model"

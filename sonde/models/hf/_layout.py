@@ -155,7 +155,7 @@ def qkv_sizes(mixer: Attention) -> tuple[int, int, int]:
     return mixer.heads * mixer.each, mixer.groups * mixer.each, mixer.groups * mixer.each
 
 
-def hidden(stack: Stack) -> int:
+def ffn_width(stack: Stack) -> int:
     """Hidden width of the network of each block."""
     return stack.blocks[0].ffn.up.out_features  # type: ignore[union-attr,return-value]
 

@@ -9,7 +9,7 @@ from torch import nn
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..bert import Bert
-from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
+from ._layout import ACTIVATIONS, Fields, TensorRow, ffn_width, first, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "BertForPreTraining"
 PREFIX = "bert."
@@ -79,7 +79,7 @@ def describe(model: Bert) -> dict[str, Any]:
         "hidden_size": model.width,
         "num_hidden_layers": len(model.stack.blocks),
         "num_attention_heads": mixer.heads,
-        "intermediate_size": hidden(model.stack),
+        "intermediate_size": ffn_width(model.stack),
         "max_position_embeddings": model.positions.max_positions,
         "type_vocab_size": model.segments.num_embeddings,
         "hidden_act": their_name(ACTIVATIONS, style.activation),

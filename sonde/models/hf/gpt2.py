@@ -9,7 +9,7 @@ from torch import nn
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..language_model import LanguageModel
-from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, pair, refuse, their_name
+from ._layout import ACTIVATIONS, Fields, TensorRow, ffn_width, first, pair, refuse, their_name
 
 ARCHITECTURE = "GPT2LMHeadModel"
 PREFIX = "transformer."
@@ -75,7 +75,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
         "n_embd": model.width,
         "n_layer": len(model.stack.blocks),
         "n_head": mixer.heads,
-        "n_inner": hidden(model.stack),
+        "n_inner": ffn_width(model.stack),
         "n_positions": positions.max_positions,
         "activation_function": their_name(ACTIVATIONS, style.activation),
         "layer_norm_epsilon": style.eps,

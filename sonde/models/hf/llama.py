@@ -10,7 +10,7 @@ from ...core.errors import BadInput
 from ...nn.block import STYLES, Style
 from ...nn.mixers.attention import Attention
 from ..language_model import LanguageModel
-from ._layout import Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse
+from ._layout import Fields, TensorRow, ffn_width, first, joined_rows, pair, qkv_sizes, refuse
 
 ARCHITECTURE = "LlamaForCausalLM"
 PREFIX = "model."
@@ -74,7 +74,7 @@ def describe(model: LanguageModel) -> dict[str, Any]:
     return {
         "vocab_size": model.vocabulary,
         "hidden_size": model.width,
-        "intermediate_size": hidden(model.stack),
+        "intermediate_size": ffn_width(model.stack),
         "num_hidden_layers": len(model.stack.blocks),
         "num_attention_heads": mixer.heads,
         "num_key_value_heads": mixer.groups,

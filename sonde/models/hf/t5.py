@@ -11,7 +11,7 @@ from ...nn.block import GATED, STYLES, Style
 from ...nn.mixers.attention import Attention
 from ...nn.positions import RelativeBias
 from ..encoder_decoder import EncoderDecoder
-from ._layout import ACTIVATIONS, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
+from ._layout import ACTIVATIONS, Fields, TensorRow, ffn_width, first, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "T5ForConditionalGeneration"
 PREFIX = ""
@@ -87,7 +87,7 @@ def describe(model: EncoderDecoder) -> dict[str, Any]:
         "vocab_size": model.vocabulary,
         "d_model": model.width,
         "d_kv": writer.each,
-        "d_ff": hidden(model.decoder),
+        "d_ff": ffn_width(model.decoder),
         "num_layers": len(model.encoder.blocks),
         "num_decoder_layers": len(model.decoder.blocks),
         "num_heads": writer.heads,

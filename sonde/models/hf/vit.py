@@ -10,7 +10,7 @@ from ...core.errors import DataUnusable
 from ...nn.block import Style
 from ...nn.mixers.attention import Attention
 from ..vit import ViT
-from ._layout import ACTIVATIONS, SIZE_LIMIT, Fields, TensorRow, first, hidden, joined_rows, pair, qkv_sizes, refuse, their_name
+from ._layout import ACTIVATIONS, SIZE_LIMIT, Fields, TensorRow, ffn_width, first, joined_rows, pair, qkv_sizes, refuse, their_name
 
 ARCHITECTURE = "ViTForImageClassification"
 PREFIX = "vit."
@@ -97,7 +97,7 @@ def describe(model: ViT) -> dict[str, Any]:
         "hidden_size": model.width,
         "num_hidden_layers": len(model.stack.blocks),
         "num_attention_heads": mixer.heads,
-        "intermediate_size": hidden(model.stack),
+        "intermediate_size": ffn_width(model.stack),
         "hidden_act": their_name(ACTIVATIONS, style.activation),
         "layer_norm_eps": style.eps,
         "hidden_dropout_prob": model.dropout.p,

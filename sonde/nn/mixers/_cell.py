@@ -17,7 +17,7 @@ from ... import kernels
 from ...core.options import Range
 from ..precision import full_precision
 from ..recurrence import State
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Mixer
 
 MemoryLength = Annotated[int, Range(3)]
@@ -71,7 +71,7 @@ class Cell(Mixer, ABC):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         projection = self.x(x)
-        p = full(projection)
+        p = at_least_float32(projection)
         old = state or {name: p.new_zeros(len(x), self.hidden) for name in self.keeps}
         old = {name: s.to(p.dtype) for name, s in old.items()}
         form = self.auto(x.shape[1])[0] if self.form == "auto" else self.form

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def full(x: Tensor) -> Tensor:
+def at_least_float32(x: Tensor) -> Tensor:
     """At least float32: a gate near one rounded to eight bits would forget everything, or nothing."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -26,5 +26,5 @@ def step_bias(n: int) -> Tensor:
 
 def unit(x: Tensor) -> Tensor:
     """x with its last axis scaled to length one; zero stays zero."""
-    x = full(x)
+    x = at_least_float32(x)
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...core import registry
 from ...core.errors import BadInput, nearest
 from ...core.options import resolve
-from ..recurrence import FORMS, Rule, State, Steps, choose, run, watching
+from ..recurrence import FORMS, Rule, State, Steps, choose, record_recurrences, run
 from ..spans import Spans
 from ._states import Marks, marks, state_error
 
@@ -134,7 +134,7 @@ class Recurrent(Mixer, ABC):
         like = next(self.parameters())
         previous, self.form = self.form, form
         try:
-            with watching() as watch, torch.no_grad():
+            with record_recurrences() as watch, torch.no_grad():
                 self.mix(torch.zeros(1, length, self.width, dtype=like.dtype, device=like.device), None, None)
         finally:
             self.form = previous

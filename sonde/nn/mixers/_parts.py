@@ -29,12 +29,12 @@ def merge(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def divides(width: int, heads: int, owner: str) -> int:
+def width_per_head(width: int, heads: int, owner: str) -> int:
     """width / heads, or an error that lists valid numbers of heads."""
     if width % heads:
         divisors = [n for n in range(1, width + 1) if width % n == 0 and n <= 64]
         raise BadInput(
-            f"a width of {width} cannot be divided into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, divisors))}"
+            f"a width of {width} cannot be divided into {heads} heads", where=owner, fix=f"use one of {', '.join(map(str, divisors))} heads"
         )
     return width // heads
 

@@ -27,7 +27,7 @@ from ...kernels.states import KVCache, Memory, cannot_decode, linear
 from ..positions import Alibi, RelativeBias
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, PositiveWidth, divides, merge, rotate, split
+from ._parts import Heads, PositiveWidth, merge, rotate, split, width_per_head
 
 CHUNK = 128
 
@@ -334,7 +334,7 @@ def scores(q: Tensor, k: Tensor, last: Tensor, *, scale: float | None = None, bi
 
 def head_width(width: int, heads: int, rotary: bool, owner: str) -> int:
     """Width of one head; even for rotary positions, which rotate pairs."""
-    d = divides(width, heads, owner)
+    d = width_per_head(width, heads, owner)
     if rotary and d % 2:
         raise BadInput(
             f"heads of width {d} have no pairs to rotate", where=owner, fix="use a width that is an even multiple of heads, or rotary=False"
@@ -354,4 +354,5 @@ def _ends(lengths: Tensor, x: Tensor) -> Tensor:
 
 
 def tiny() -> Attention:
+    """A small layer for the contract tests."""
     return Attention(width=12, heads=6, groups=3)

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
-from ._gates import full, unit
+from ._gates import at_least_float32, unit
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, beta: Tensor) -> Rule:
@@ -54,18 +54,19 @@ class DeltaNet(Recurrent):
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.conv = ShortConv(3 * width, taps)
         self.beta = nn.Linear(width, heads, bias=False)
-        self.norm = nn.RMSNorm(divides(width, heads, "DeltaNet"), eps=1e-5)
+        self.norm = nn.RMSNorm(width_per_head(width, heads, "DeltaNet"), eps=1e-5)
         self.gate = nn.Linear(width, width, bias=False) if gate else None
         self.out = nn.Linear(width, width, bias=False)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         qkv, tail = self.conv(self.qkv(x), (state or {}).get("tail"), lengths)
         q, k, v = (split(part, self.heads) for part in qkv.chunk(3, -1))
-        beta = self.max_beta * torch.sigmoid(full(self.beta(x))).transpose(1, 2)
+        beta = self.max_beta * torch.sigmoid(at_least_float32(self.beta(x))).transpose(1, 2)
         o, after = self.recur(rule(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta), state, lengths)
         o = merge(self.norm(o))
         return self.out(o if self.gate is None else o * F.silu(self.gate(x))), {**after, "tail": tail}
 
 
 def tiny() -> DeltaNet:
+    """A small layer for the contract tests."""
     return DeltaNet(width=12, heads=3)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor, log_b: Tensor) -> Rule:
@@ -36,7 +36,7 @@ class DFW(Recurrent):
     @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, keys: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
-        head = divides(width, heads, "DFW")
+        head = width_per_head(width, heads, "DFW")
         self.width, self.heads = width, heads
         self.q, self.k, self.forget_key = (nn.Linear(width, heads * (keys or head)) for _ in range(3))
         self.v, self.forget_value, self.out = (nn.Linear(width, width) for _ in range(3))
@@ -46,10 +46,11 @@ class DFW(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_a, log_b = (split(F.logsigmoid(full(forget(x))), self.heads) for forget in (self.forget_key, self.forget_value))
+        log_a, log_b = (split(F.logsigmoid(at_least_float32(forget(x))), self.heads) for forget in (self.forget_key, self.forget_value))
         o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a, log_b), state, lengths)
         return self.out(merge(o)), state
 
 
 def tiny() -> DFW:
+    """A small layer for the contract tests."""
     return DFW(width=10, heads=2, keys=3)

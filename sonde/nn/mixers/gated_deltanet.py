@@ -17,7 +17,7 @@ from ...core.errors import BadInput
 from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
-from ._gates import full, step_bias, unit
+from ._gates import at_least_float32, step_bias, unit
 from ._mixer import Recurrent
 from ._parts import Heads, PositiveWidth, merge, split
 
@@ -70,13 +70,14 @@ class GatedDeltaNet(Recurrent):
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         qkv, tail = self.conv(self.qkv(x), (state or {}).get("tail"), lengths)
         q, k, v = (split(part, n) for part, n in zip(qkv.split(self.sizes, -1), (self.heads, self.heads, self.value_heads)))
-        beta = torch.sigmoid(full(self.beta(x))).transpose(1, 2)
+        beta = torch.sigmoid(at_least_float32(self.beta(x))).transpose(1, 2)
         # contiguous: a compiler mistakes the layout of the gradient of softplus otherwise
-        step = (full(self.forget(x)) + full(self.step_bias)).transpose(1, 2).contiguous()
-        log_a = -full(self.log_rate).exp().unsqueeze(1) * F.softplus(step)
+        step = (at_least_float32(self.forget(x)) + at_least_float32(self.step_bias)).transpose(1, 2).contiguous()
+        log_a = -at_least_float32(self.log_rate).exp().unsqueeze(1) * F.softplus(step)
         o, after = self.recur(rule(unit(q) * q.shape[-1] ** -0.5, unit(k), v, beta, log_a), state, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), {**after, "tail": tail}
 
 
 def tiny() -> GatedDeltaNet:
+    """A small layer for the contract tests."""
     return GatedDeltaNet(width=7, heads=2, value_heads=4, key=3)

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from ...core.options import Range, checked
 from ..features import Fourier
 from ..recurrence import Rule, State, Steps, normalize, with_ones
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_g: Tensor, floor: float = 1e-6) -> Rule:
@@ -49,14 +49,15 @@ class GatedRFA(Recurrent):
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
         self.forget = nn.Linear(width, heads)
-        self.phi = Fourier(heads, divides(width, heads, "GatedRFA"), features)
+        self.phi = Fourier(heads, width_per_head(width, heads, "GatedRFA"), features)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_g = F.logsigmoid(full(self.forget(x))).transpose(1, 2)
+        log_g = F.logsigmoid(at_least_float32(self.forget(x))).transpose(1, 2)
         o, state = self.recur(rule(self.phi(q), self.phi(k), v, log_g, floor=1e-3), state, lengths)
         return self.out(merge(o)), state
 
 
 def tiny() -> GatedRFA:
+    """A small layer for the contract tests."""
     return GatedRFA(width=10, heads=2, features=7)

@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_a: Tensor) -> Rule:
@@ -36,7 +36,7 @@ class GLA(Recurrent):
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, rank: Annotated[int, Range(least=1)] = 16) -> None:
         super().__init__()
         self.width, self.heads = width, heads
-        value = divides(width, heads, "GLA")
+        value = width_per_head(width, heads, "GLA")
         keys = heads * max(value // 2, 1)
         self.q, self.k = nn.Linear(width, keys, bias=False), nn.Linear(width, keys, bias=False)
         self.v, self.gate = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
@@ -46,10 +46,11 @@ class GLA(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_a = split(F.logsigmoid(full(self.forget(x))), self.heads) / 16
+        log_a = split(F.logsigmoid(at_least_float32(self.forget(x))), self.heads) / 16
         o, state = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_a), state, lengths)
         return self.out(merge(self.norm(o)) * F.silu(self.gate(x))), state
 
 
 def tiny() -> GLA:
+    """A small layer for the contract tests."""
     return GLA(width=12, heads=3, rank=2)

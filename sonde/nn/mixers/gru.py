@@ -18,7 +18,7 @@ from ...core.options import checked
 from ...kernels.gates import gru
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, gate_bias
-from ._gates import full
+from ._gates import at_least_float32
 from ._parts import PositiveWidth
 
 
@@ -52,7 +52,7 @@ class GRU(Cell):
 
     def step_cell(self, p: Tensor, state: State) -> State:
         h = state["h"]
-        from_x, weights = p.chunk(3, -1), full(self.h.weight).chunk(3)
+        from_x, weights = p.chunk(3, -1), at_least_float32(self.h.weight).chunk(3)
         r, z = (torch.sigmoid(projection + h @ w.mT) for projection, w in zip(from_x[:2], weights))
         inner = (r * h) @ weights[2].mT if self.reset_bias is None else r * (h @ weights[2].mT + self.reset_bias)
         n = torch.tanh(from_x[2] + inner)
@@ -68,4 +68,5 @@ class GRU(Cell):
 
 
 def tiny() -> GRU:
+    """A small layer for the contract tests."""
     return GRU(width=12)

@@ -19,9 +19,9 @@ from torch.nn import functional as F
 
 from ...core.options import Range, checked
 from ..recurrence import State, Steps
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Tensor, log_a: Tensor | None) -> Generator[Steps, Tensor, Tensor]:
@@ -43,7 +43,7 @@ class GSA(Recurrent):
     @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, slots: Annotated[int | None, Range(least=1)] = None) -> None:
         super().__init__()
-        head = divides(width, heads, "GSA")
+        head = width_per_head(width, heads, "GSA")
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.forget = nn.Linear(width, heads * (slots or head), bias=False)
@@ -51,10 +51,11 @@ class GSA(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(F.silu(project(x)), self.heads) for project in (self.q, self.k, self.v))
-        log_a = split(F.logsigmoid(full(self.forget(x))), self.heads) / 8
+        log_a = split(F.logsigmoid(at_least_float32(self.forget(x))), self.heads) / 8
         o, state = self.recur(rule(q, k, v, -torch.expm1(log_a), log_a), state, lengths)
         return self.out(self.norm(F.silu(merge(o)))), state
 
 
 def tiny() -> GSA:
+    """A small layer for the contract tests."""
     return GSA(width=10, heads=2, slots=3)

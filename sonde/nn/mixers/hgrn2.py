@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from ...core.options import Range, checked
 from ..recurrence import Rule, State
 from . import gla
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, v: Tensor, log_a: Tensor) -> Rule:
@@ -40,13 +40,13 @@ class HGRN2(Recurrent):
     @checked
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, bound: Annotated[float, Range(least=0, below=1)] = 0.0) -> None:
         super().__init__()
-        divides(width, heads, "HGRN2")
+        width_per_head(width, heads, "HGRN2")
         self.width, self.heads, self.bound = width, heads, bound
         self.q, self.forget, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.norm = nn.RMSNorm(width, eps=1e-5)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        log_a = F.logsigmoid(full(self.forget(x)))
+        log_a = F.logsigmoid(at_least_float32(self.forget(x)))
         if self.bound:
             log_a = torch.logaddexp(log_a.new_tensor(log(self.bound)), log1p(-self.bound) + log_a)
         q, v, log_a = (split(one, self.heads) for one in (F.silu(self.q(x)), self.v(x), log_a))
@@ -55,4 +55,5 @@ class HGRN2(Recurrent):
 
 
 def tiny() -> HGRN2:
+    """A small layer for the contract tests."""
     return HGRN2(width=10, heads=2, bound=0.3)

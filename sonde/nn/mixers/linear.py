@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ...core.options import checked
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor) -> Rule:
@@ -36,7 +36,7 @@ class Linear(Recurrent):
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
-        self.norm = nn.RMSNorm(divides(width, heads, "Linear"), eps=1e-5)
+        self.norm = nn.RMSNorm(width_per_head(width, heads, "Linear"), eps=1e-5)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
@@ -45,4 +45,5 @@ class Linear(Recurrent):
 
 
 def tiny() -> Linear:
+    """A small layer for the contract tests."""
     return Linear(width=10, heads=2)

@@ -16,7 +16,7 @@ from ..features import Feature, FeatureName, feature
 from ..recurrence import Rule, State
 from . import linear
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature) -> Rule:
@@ -38,7 +38,7 @@ class LinearKernel(Recurrent):
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4, feature_map: FeatureName = "elu") -> None:
         super().__init__()
         self.width, self.heads = width, heads
-        head = divides(width, heads, "LinearKernel")
+        head = width_per_head(width, heads, "LinearKernel")
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.phi = feature(feature_map, head)
         self.norm = nn.RMSNorm(head, eps=1e-5)
@@ -50,4 +50,5 @@ class LinearKernel(Recurrent):
 
 
 def tiny() -> LinearKernel:
+    """A small layer for the contract tests."""
     return LinearKernel(width=10, heads=2, feature_map="dpfp")

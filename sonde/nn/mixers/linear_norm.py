@@ -3,7 +3,7 @@
     S_t = S_{t-1} + phi(k_t) (x) v_t        z_t = z_{t-1} + phi(k_t)        o_t = S_t^T phi(q_t) / (z_t . phi(q_t))
 
 A positive phi makes the weights positive.  With another one (the identity) the denominator may come near zero: it is
-clamped, and `recurrence.watching` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
+clamped, and `recurrence.record_recurrences` counts how often.  Katharopoulos et al., Transformers are RNNs, 2020.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...core.options import checked
 from ..features import Feature, FeatureName, feature
 from ..recurrence import Rule, State, Steps, normalize, with_ones
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, phi: Feature, floor: float = 1e-6) -> Rule:
@@ -43,7 +43,7 @@ class LinearNorm(Recurrent):
         super().__init__()
         self.width, self.heads = width, heads
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.phi = feature(feature_map, divides(width, heads, "LinearNorm"))
+        self.phi = feature(feature_map, width_per_head(width, heads, "LinearNorm"))
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
@@ -52,4 +52,5 @@ class LinearNorm(Recurrent):
 
 
 def tiny() -> LinearNorm:
+    """A small layer for the contract tests."""
     return LinearNorm(width=10, heads=2)

@@ -18,7 +18,7 @@ from ...core.errors import BadInput
 from ...core.options import Range, checked
 from ..recurrence import State
 from ._mixer import Mixer
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 from .attention import attend, refuse_state
 
 
@@ -49,7 +49,7 @@ class Linformer(Mixer):
         projection: Literal["learned", "random"] = "learned",
     ) -> None:
         super().__init__()
-        divides(width, heads, "Linformer")
+        width_per_head(width, heads, "Linformer")
         self.width, self.heads, self.max_len = width, heads, max_len
         self.q, self.k, self.v, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
         for name in ("E", "F"):
@@ -82,4 +82,5 @@ class Linformer(Mixer):
 
 
 def tiny() -> Linformer:
+    """A small layer for the contract tests."""
     return Linformer(width=12, heads=3, rows=5, max_len=4096)

@@ -19,7 +19,7 @@ from ...core.options import checked
 from ...kernels.gates import lstm
 from ..recurrence import State
 from ._cell import Cell, MemoryLength, gate_bias
-from ._gates import full
+from ._gates import at_least_float32
 from ._parts import PositiveWidth
 
 
@@ -59,10 +59,10 @@ class LSTM(Cell):
 
     def step_cell(self, p: Tensor, state: State) -> State:
         i, f, g, *o = p.chunk(3 if self.cell is not None else 4, -1)
-        hi, hf, hg, ho = (state["h"] @ full(self.h.weight).mT).chunk(4, -1)
+        hi, hf, hg, ho = (state["h"] @ at_least_float32(self.h.weight).mT).chunk(4, -1)
         c = torch.sigmoid(f + hf) * state["c"] + torch.sigmoid(i + hi) * torch.tanh(g + hg)
         if self.cell is not None:
-            seen = ho + c @ full(self.cell.weight).mT + self.cell.bias
+            seen = ho + c @ at_least_float32(self.cell.weight).mT + self.cell.bias
         else:
             seen = o[0] + ho if self.peephole is None else o[0] + ho + self.peephole * c
         return {"h": torch.sigmoid(seen) * torch.tanh(c), "c": c}
@@ -74,4 +74,5 @@ class LSTM(Cell):
 
 
 def tiny() -> LSTM:
+    """A small layer for the contract tests."""
     return LSTM(width=12)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
-from ._gates import full, step_bias
+from ._gates import at_least_float32, step_bias
 from ._mixer import Recurrent
 from ._parts import PositiveWidth
 
@@ -66,12 +66,13 @@ class Mamba(Recurrent):
         v, gate = self.in_proj(x).chunk(2, -1)
         v, tail = self.conv(v, (state or {}).get("tail"), lengths)
         step, k, q = self.x_proj(v).split(self.sizes, -1)
-        a = F.softplus(full(self.step(step)) + full(self.step_bias))
+        a = F.softplus(at_least_float32(self.step(step)) + at_least_float32(self.step_bias))
         # One head whose values are the channels: (B, T, D) -> (B, 1, T, D)
         q, k, v, a = (part.unsqueeze(1) for part in (q, k, v, a))
-        o, after = self.recur(rule(q, k, v, a, full(self.log_rate).exp(), self.D), state, lengths)
+        o, after = self.recur(rule(q, k, v, a, at_least_float32(self.log_rate).exp(), self.D), state, lengths)
         return self.out(o.squeeze(1).to(gate.dtype) * F.silu(gate)), {**after, "tail": tail}
 
 
 def tiny() -> Mamba:
+    """A small layer for the contract tests."""
     return Mamba(width=6, states=5, expand=2, rank=3, taps=4)

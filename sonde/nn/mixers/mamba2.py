@@ -19,9 +19,9 @@ from ...kernels.decode import Program, Vectors
 from ...kernels.states import Memory, RecurrentState, linear
 from ..recurrence import Rule, State, Steps
 from ..short_conv import ShortConv
-from ._gates import full, step_bias
+from ._gates import at_least_float32, step_bias
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor, a: Tensor | None = None, d: Tensor | None = None) -> Rule:
@@ -66,7 +66,7 @@ class Mamba2(Recurrent):
     ) -> None:
         super().__init__()
         inner = width * expand
-        divides(inner, heads, f"Mamba2 expands {width} to {inner}")
+        width_per_head(inner, heads, f"Mamba2 expands {width} to {inner}")
         if heads % groups:
             raise BadInput(f"{heads} heads cannot share {groups} groups of keys", where="Mamba2", fix="let groups divide heads")
         self.width, self.heads, self.groups, self.least, self.most = width, heads, groups, least, most
@@ -83,8 +83,8 @@ class Mamba2(Recurrent):
         gate, vkq, step = self.in_proj(x).split([self.sizes[0], sum(self.sizes), self.heads], -1)
         vkq, tail = self.conv(vkq, (state or {}).get("tail"), lengths)
         v, k, q = (split(part, n) for part, n in zip(vkq.split(self.sizes, -1), (self.heads, self.groups, self.groups)))
-        a = F.softplus(full(step) + full(self.step_bias)).clamp(self.least, self.most).transpose(1, 2)
-        log_gamma = -a * full(self.log_rate).exp().unsqueeze(1)
+        a = F.softplus(at_least_float32(step) + at_least_float32(self.step_bias)).clamp(self.least, self.most).transpose(1, 2)
+        log_gamma = -a * at_least_float32(self.log_rate).exp().unsqueeze(1)
         o, after = self.recur(rule(q, k, v, log_gamma, a, self.D), state, lengths)
         return self.out(self.norm(merge(o).to(gate.dtype) * F.silu(gate))), {**after, "tail": tail}
 
@@ -107,4 +107,5 @@ class Mamba2(Recurrent):
 
 
 def tiny() -> Mamba2:
+    """A small layer for the contract tests."""
     return Mamba2(width=10, heads=4, states=3, groups=2, taps=4)

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps, divide, with_ones
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 LEAST = -1e5
 """lower limit of the log of a forget gate in the running maximum"""
@@ -66,7 +66,7 @@ class MLSTM(Recurrent):
         self, width: PositiveWidth = 64, heads: Heads = 4, cap: Annotated[float, Range(above=0)] | None = 15.0, input_bias: float = -10.0
     ) -> None:
         super().__init__()
-        divides(width, heads, "MLSTM")
+        width_per_head(width, heads, "MLSTM")
         if width // 2 % heads:
             raise BadInput(
                 f"the keys of a width of {width} take half of it, which cannot be divided into {heads} heads",
@@ -87,7 +87,7 @@ class MLSTM(Recurrent):
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
         q, k, v = (split(project(x), self.heads) for project in (self.q, self.k, self.v))
-        log_i, forget = (self._cap(full(gate(x))).transpose(1, 2) for gate in (self.input, self.forget))
+        log_i, forget = (self._cap(at_least_float32(gate(x))).transpose(1, 2) for gate in (self.input, self.forget))
         o, after = self.recur(rule(q * q.shape[-1] ** -0.5, k, v, log_i, F.logsigmoid(forget), state), state, lengths)
         o = merge(F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=1e-6)) * self.norm
         return self.out(o * torch.sigmoid(self.gate(x))), after
@@ -97,4 +97,5 @@ class MLSTM(Recurrent):
 
 
 def tiny() -> MLSTM:
+    """A small layer for the contract tests."""
     return MLSTM(width=12, heads=3)

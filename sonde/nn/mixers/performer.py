@@ -105,4 +105,5 @@ class Performer(Recurrent):
 
 
 def tiny() -> Performer:
+    """A small layer for the contract tests."""
     return Performer(width=12, heads=3, features=7)

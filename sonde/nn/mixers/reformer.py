@@ -152,4 +152,5 @@ class Reformer(Mixer):
 
 
 def tiny() -> Reformer:
+    """A small layer for the contract tests."""
     return Reformer(width=12, heads=3, buckets=4, rounds=2)

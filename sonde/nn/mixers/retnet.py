@@ -16,7 +16,7 @@ from ...core.errors import BadInput
 from ...core.options import checked
 from ..recurrence import Rule, State, Steps
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, advance_position, divides, merge, rotate, split
+from ._parts import Heads, PositiveWidth, advance_position, merge, rotate, split, width_per_head
 
 
 def rule(q: Tensor, k: Tensor, v: Tensor, log_gamma: Tensor) -> Rule:
@@ -44,7 +44,7 @@ class RetNet(Recurrent):
     def __init__(self, width: PositiveWidth = 64, heads: Heads = 4) -> None:
         super().__init__()
         self.width, self.heads = width, heads
-        key = divides(width, heads, "RetNet")
+        key = width_per_head(width, heads, "RetNet")
         if key % 2:
             raise BadInput(f"{heads} heads of width {key} cannot be rotated in pairs", where="RetNet", fix="make width / heads even")
         self.q, self.k = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
@@ -63,4 +63,5 @@ class RetNet(Recurrent):
 
 
 def tiny() -> RetNet:
+    """A small layer for the contract tests."""
     return RetNet(width=12, heads=3)

@@ -14,7 +14,7 @@ from ...core.options import checked
 from ...kernels.gates import rnn
 from ..recurrence import State
 from ._cell import Cell
-from ._gates import full
+from ._gates import at_least_float32
 from ._parts import PositiveWidth
 
 
@@ -36,7 +36,7 @@ class RNN(Cell):
         self.activation = activation
 
     def step_cell(self, p: Tensor, state: State) -> State:
-        pre = p + state["h"] @ full(self.h.weight).mT
+        pre = p + state["h"] @ at_least_float32(self.h.weight).mT
         return {"h": torch.tanh(pre) if self.activation == "tanh" else torch.relu(pre)}
 
     def run_kernel(self, p: Tensor, state: State, lengths: Tensor | None) -> tuple[Tensor, State]:
@@ -45,4 +45,5 @@ class RNN(Cell):
 
 
 def tiny() -> RNN:
+    """A small layer for the contract tests."""
     return RNN(width=12, hidden=20)

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from ...core.options import Count, checked
 from ..recurrence import Rule, State, Steps
 from ..short_conv import tail_of
-from ._gates import full
+from ._gates import at_least_float32
 from ._mixer import Recurrent
-from ._parts import Heads, PositiveWidth, divides, merge, split
+from ._parts import Heads, PositiveWidth, merge, split, width_per_head
 
 BonusSide = Literal["value", "key"]
 
@@ -63,7 +63,7 @@ class RWKV6(Recurrent):
         self.decay = nn.Parameter(-6 + 5 * along**0.7)
         self.decay_in = nn.Parameter(torch.zeros(width, decay_rank))
         self.decay_out = nn.Parameter(torch.empty(decay_rank, width).uniform_(-0.01, 0.01))
-        self.time_first = nn.Parameter(0.1 * ((torch.arange(width) + 1) % 3 - 1.0).view(heads, divides(width, heads, "RWKV6")))
+        self.time_first = nn.Parameter(0.1 * ((torch.arange(width) + 1) % 3 - 1.0).view(heads, width_per_head(width, heads, "RWKV6")))
         self.k, self.v, self.r, self.gate = (nn.Linear(width, width, bias=False) for _ in range(4))
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)
         self.out = nn.Linear(width, width, bias=False)
@@ -75,7 +75,7 @@ class RWKV6(Recurrent):
         low = torch.tanh((x + shift * self.time_mix[0]) @ self.blend_in).view(*x.shape[:2], *self.blend_out.shape[:2])
         weights = torch.einsum("btir,ird->ibtd", low, self.blend_out) + self.time_mix[1:, None, None]
         w, k, v, r, g = (x + shift * weight for weight in weights)
-        log_a = -full(full(self.decay) + torch.tanh(w @ self.decay_in) @ self.decay_out).exp()
+        log_a = -at_least_float32(at_least_float32(self.decay) + torch.tanh(w @ self.decay_in) @ self.decay_out).exp()
         q, k, v, log_a = (split(part, self.heads) for part in (self.r(r), self.k(k), self.v(v), log_a))
         o, after = self.recur(rule(q, k, v, log_a, self.time_first, self.bonus), state, lengths)
         o = self.norm(merge(o).flatten(0, 1)).view_as(x)
@@ -83,4 +83,5 @@ class RWKV6(Recurrent):
 
 
 def tiny() -> RWKV6:
+    """A small layer for the contract tests."""
     return RWKV6(width=12, heads=3, rank=2, decay_rank=5)

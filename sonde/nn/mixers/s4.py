@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from ...core.errors import BadInput
 from ...core.options import Range, checked
 from ..recurrence import Rule, State, Steps
-from ._gates import full, step_sizes
+from ._gates import at_least_float32, step_sizes
 from ._mixer import Recurrent
 from ._parts import PositiveWidth
 
@@ -70,13 +70,14 @@ class S4(Recurrent):
         self.out = nn.Linear(width, 2 * width)
 
     def mix(self, x: Tensor, state: State | None, lengths: Tensor | None) -> tuple[Tensor, State]:
-        a, rate, C = full(self.log_step).exp(), full(self.log_rate).exp(), full(self.C)
+        a, rate, C = at_least_float32(self.log_step).exp(), at_least_float32(self.log_rate).exp(), at_least_float32(self.C)
         if self.kind == "complex":
-            rate, C = torch.complex(rate, -full(self.A_imag)), torch.complex(*C.unbind(-1))
+            rate, C = torch.complex(rate, -at_least_float32(self.A_imag)), torch.complex(*C.unbind(-1))
         B = -torch.expm1(-a.unsqueeze(1) * rate) / rate  # zero-order hold
         o, after = self.recur(rule(x.unsqueeze(1), a, rate, B, C, self.D), state, lengths)
         return F.glu(self.out(F.gelu(o.squeeze(1)))), after
 
 
 def tiny() -> S4:
+    """A small layer for the contract tests."""
     return S4(width=5, states=6)

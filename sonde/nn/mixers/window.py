@@ -146,4 +146,5 @@ def _take(x: Tensor, positions: Tensor) -> Tensor:
 
 
 def tiny() -> Window:
+    """A small layer for the contract tests."""
     return Window(width=12, heads=3, window=5, dilation=2, global_tokens=2)

@@ -1,7 +1,7 @@
 """Linear recurrences: a rule defines what each step does, the engine supplies every execution form."""
 
 from .choose import Choice, choose
-from .run import FORMS, Rule, State, Watch, compute, divide, normalize, run, watching, with_ones
+from .run import FORMS, Rule, State, Watch, compute, divide, normalize, record_recurrences, run, with_ones
 from .scan import scan
 from .steps import Steps
 
@@ -18,6 +18,6 @@ __all__ = [
     "normalize",
     "run",
     "scan",
-    "watching",
+    "record_recurrences",
     "with_ones",
 ]

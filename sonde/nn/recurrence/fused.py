@@ -32,7 +32,7 @@ def available_forms(s: Steps) -> tuple[str, ...]:
     return tuple(form for form in s.forms if form != "fused" or not problem)
 
 
-def fused(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
+def run_kernel(s: Steps, state: Tensor) -> tuple[Tensor, Tensor]:
     """Run the kernel of this kind of recurrence; `why_not` must be ''."""
     if s.v.device.type == "cuda":
         return gpu.run(s, state)

@@ -25,14 +25,14 @@ from ..precision import full_precision
 from ..spans import State
 from . import forms
 from .choose import fastest
-from .fused import fused, why_not
+from .fused import run_kernel, why_not
 from .steps import Steps
 
 Rule = Generator[Steps, Tensor, "Tensor | tuple[Tensor, State]"]
 
 FORMS: dict[str, Callable[[Steps, Tensor], tuple[Tensor, Tensor]]] = {
     "step": forms.step,
-    "fused": fused,
+    "fused": run_kernel,
     "parallel": forms.parallel,
     "chunk": forms.chunk,
     "scan": forms.scan_form,
@@ -77,7 +77,7 @@ def compute(s: Steps, state: Tensor | None = None, form: str = "auto", lengths: 
     for watch in _WATCHING:
         watch.seen.append((s, chosen))
     if chosen == "fused":
-        out, state = fused(s if lengths is None else s.end_at(lengths), state)
+        out, state = run_kernel(s if lengths is None else s.end_at(lengths), state)
     else:
         wide = _widen(s)
         # Autocast would round products to half precision, and long sums need full precision.
@@ -141,7 +141,7 @@ _WATCHING: list[Watch] = []
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
+def record_recurrences() -> Iterator[Watch]:
     """Record every recurrence that runs inside the `with`."""
     watch = Watch()
     _WATCHING.append(watch)
@@ -152,7 +152,7 @@ def watching() -> Iterator[Watch]:
 
 
 def divide(top: Tensor, bottom: Tensor, floor: float | Tensor = 1e-6) -> Tensor:
-    """top / bottom with |bottom| clamped to at least `floor`, sign preserved; `watching` counts the clamps."""
+    """top / bottom with |bottom| clamped to at least `floor`, sign preserved; `record_recurrences` counts the clamps."""
     minimum = torch.as_tensor(floor, dtype=bottom.dtype, device=bottom.device)
     small = bottom.abs() < minimum
     for watch in _WATCHING if not small.is_meta else ():

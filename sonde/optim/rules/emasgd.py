@@ -20,10 +20,12 @@ from ._rule import Momentum, OptimizerRule
 
 @final
 class EmaSGD(OptimizerRule):
-    """Also `optimizer("sgd", ema=True)`.  Weight decay adds wd theta to the gradient, as in torch.optim.SGD."""
+    """SGD with an average of past gradients.  Weight decay adds weight_decay * theta to the gradient, as in torch.optim.SGD."""
 
     linear_in_lr = True
+    """a step is proportional to lr"""
     also = ("sgd", "ema", True)
+    """`optimizer("sgd", ema=True)` makes this one"""
 
     @checked
     def __init__(self, params, lr: float = 1e-2, momentum: Momentum = 0.9, weight_decay: float = 0.0) -> None:

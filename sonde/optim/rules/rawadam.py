@@ -1,10 +1,11 @@
-"""Adam without bias correction: its averages start at 0 and are used as they are, so the first steps are too large.
+"""Adam without bias correction: its moving averages start at 0 and are used uncorrected, so the first steps are too large.
 
-v_t     = b1 v_{t-1} + (1 - b1) g_t              v_0 = 0
-s_t     = b2 s_{t-1} + (1 - b2) g_t^2            s_0 = 0
-theta_t = theta_{t-1} - lr v_t / (sqrt(s_t) + eps)
+m_t     = beta1 m_{t-1} + (1 - beta1) g_t        m_0 = 0
+v_t     = beta2 v_{t-1} + (1 - beta2) g_t^2      v_0 = 0
+theta_t = theta_{t-1} - lr m_t / (sqrt(v_t) + eps)
 
-The first step is lr (1 - b1) / sqrt(1 - b2), 3.16 lr with the usual betas, where the corrected method moves by lr.
+The size of the first step is lr (1 - beta1) / sqrt(1 - beta2), 3.16 lr with the usual betas; with bias correction it is lr.
+Kingma and Ba, Adam: A Method for Stochastic Optimization, 2015, section 3, without the correction.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from ._rule import Momentum, OptimizerRule
 
 @final
 class RawAdam(OptimizerRule):
-    """Also `optimizer("adam", bias_correction=False)`.  Weight decay adds wd theta to the gradient, as in torch.optim.Adam."""
+    """Adam without bias correction.  Weight decay adds weight_decay * theta to the gradient, as in torch.optim.Adam."""
 
     linear_in_lr = True
+    """a step is proportional to lr"""
     also = ("adam", "bias_correction", False)
+    """`optimizer("adam", bias_correction=False)` makes this one"""
 
     @checked
     def __init__(
@@ -37,19 +40,20 @@ class RawAdam(OptimizerRule):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
 
     def update(self, params: list[Tensor], grads: list[Tensor], group: dict[str, Any]) -> None:
+        """One step on all parameters of a group, in place."""
         means, squares = self.moments(params, "mean"), self.moments(params, "square")
         if group["weight_decay"]:
             grads = list(torch._foreach_add(grads, params, alpha=group["weight_decay"]))
-        first, second = group["betas"]
-        torch._foreach_lerp_(means, grads, 1 - first)
-        torch._foreach_mul_(squares, second)
-        torch._foreach_addcmul_(squares, grads, grads, value=1 - second)
-        roots = torch._foreach_sqrt(squares)
-        torch._foreach_add_(roots, group["eps"])
-        torch._foreach_addcdiv_(params, means, roots, value=-group["lr"])
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(means, grads, 1 - beta1)
+        torch._foreach_mul_(squares, beta2)
+        torch._foreach_addcmul_(squares, grads, grads, value=1 - beta2)
+        denominators = torch._foreach_sqrt(squares)
+        torch._foreach_add_(denominators, group["eps"])
+        torch._foreach_addcdiv_(params, means, denominators, value=-group["lr"])
 
 
 def tiny() -> tuple[RawAdam, list[nn.Parameter]]:
-    """A small working instance with its parameters."""
+    """A small optimizer with its parameters, for the contract tests."""
     params = [nn.Parameter(torch.linspace(-1, 1, 6).reshape(2, 3)), nn.Parameter(torch.ones(5))]
     return RawAdam(params, lr=0.01), params

@@ -18,7 +18,7 @@ from ...data.catalog import load_kind
 from ...data.tensors import TensorSource
 from ...objectives.information.discrepancy import discrepancy
 from .final_report import FinalReport
-from .sheets import ACROSS, save_figure, sheet
+from .sheets import IMAGES_PER_ROW, save_figure, save_image_rows
 
 MAX_COMPARED = 1000
 """points or images that are compared"""
@@ -72,7 +72,7 @@ def report(data: Data, model: Any, folder: Path) -> Mapping[str, str]:
         save_figure(folder, "samples", Scatter("Samples", points, ["x1", "x2"], note, groups=groups))
     else:
         width = 0.5 * float(torch.cdist(real.flatten(1), test.flatten(1)).median())
-        rows = {"samples": drawn[: 6 * ACROSS], "test images": test[: 2 * ACROSS]}
-        sheet(folder, "samples", "Samples and real images", rows.items(), "Nothing is chosen by hand.")
+        rows = {"samples": drawn[: 6 * IMAGES_PER_ROW], "test images": test[: 2 * IMAGES_PER_ROW]}
+        save_image_rows(folder, "samples", "Samples and real images", rows.items(), "Nothing is chosen by hand.")
     far, near = discrepancy(drawn, test, width), discrepancy(real, test, width)
     return {"samples": f"discrepancy {far:.4f} from the test part; training examples have {near:.4f}"}

@@ -11,7 +11,7 @@ from ...core.reading import Images, Reading
 from ...report.draw import draw
 from ...report.page import SHOWN
 
-ACROSS = 12
+IMAGES_PER_ROW = 12
 """images per row"""
 
 
@@ -21,13 +21,15 @@ def save_figure(folder: Path, name: str, reading: Reading) -> None:
     draw(reading, folder / SHOWN / f"{name}.png")
 
 
-def sheet(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]], note: str) -> None:
+def save_image_rows(folder: Path, name: str, title: str, rows: Iterable[tuple[str, Tensor]], note: str) -> None:
     """Draw rows of images (N, 1 or 3, H, W) in 0..1, each with its name; a long row continues in the next line."""
     images: list[Tensor | None] = []
     names: list[str] = []
     for label, row in rows:
         clipped = row.clamp(0, 1).movedim(1, -1).squeeze(-1)
-        lines = -(-len(clipped) // ACROSS)
-        images += [*clipped, *[None] * (lines * ACROSS - len(clipped))]
+        lines = -(-len(clipped) // IMAGES_PER_ROW)
+        images += [*clipped, *[None] * (lines * IMAGES_PER_ROW - len(clipped))]
         names += [label, *[""] * (lines - 1)]
-    save_figure(folder, name, Images(title, {"pictures": images}, note=note, dense=True, across=ACROSS, rows=names if any(names) else []))
+    save_figure(
+        folder, name, Images(title, {"pictures": images}, note=note, dense=True, across=IMAGES_PER_ROW, rows=names if any(names) else [])
+    )

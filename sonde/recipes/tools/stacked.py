@@ -26,7 +26,7 @@ from ...objectives.reconstruction import Reconstruction
 from ...optim.build import optimizer
 
 
-def denoising(change: augment.Augmentation) -> augment.Augmentation:
+def keep_clean(change: augment.Augmentation) -> augment.Augmentation:
     """An augmentation that corrupts x and keeps the original as `clean`, the target of `Reconstruction`."""
 
     def apply(batch: Batch, rng: torch.Generator) -> Batch:
@@ -65,7 +65,7 @@ def layer(data: Data, width: int, activation: str = "relu", noise: float = 0.0, 
         data=data,
         objective=Reconstruction(),
         optimizer=optimizer("adam", lr=lr),
-        augment=denoising(augment.noise(noise * float(x.std()))) if noise else None,
+        augment=keep_clean(augment.noise(noise * float(x.std()))) if noise else None,
         batch_size=64,
         epochs=epochs,
     )

@@ -11,7 +11,7 @@ import torch
 from ...core.errors import DataUnusable
 from ...core.seeds import generator
 from ...data import fetch
-from ...data.formats import decode
+from ...data.formats import read_text
 from ...data.melody import TUNES
 
 AMBIGUOUS = ("light", "fish", "watch", "play", "walk", "drink", "paint", "dance")
@@ -37,7 +37,7 @@ def given_names(file: Path | None = None) -> tuple[str, list[str]]:
     path = file or fetch.find("names/names.txt", "names.txt")
     if path is None:
         return "a few bundled names (a data folder with names/names.txt has 29,494)", NAMES.split()
-    return path.name, decode(path).splitlines()
+    return path.name, read_text(path).splitlines()
 
 
 def tunes(file: Path | None = None) -> tuple[str, list[str]]:
@@ -45,7 +45,7 @@ def tunes(file: Path | None = None) -> tuple[str, list[str]]:
     path = file or fetch.find("music/nottingham-abc.txt.gz", "nottingham-abc.txt.gz")
     if path is None:
         return "a few bundled melodies (a data folder with music/nottingham-abc.txt.gz has 1,034)", [_melody(tune) for tune in TUNES]
-    songs = [_melody(tune) for tune in re.split(r"^X:.*$", decode(path), flags=re.MULTILINE)[1:]]
+    songs = [_melody(tune) for tune in re.split(r"^X:.*$", read_text(path), flags=re.MULTILINE)[1:]]
     if len(songs) < 5:
         raise DataUnusable(f"'{path.name}' holds {len(songs)} tunes", where=str(path), fix="give 5 or more in ABC, each after a line 'X:'")
     return path.name, songs

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from sonde.core.errors import BadInput, DataUnusable, SondeError
 from sonde.data import catalog
 from sonde.data.text import shards
-from sonde.data.text.corpus import open_shards
 from sonde.data.text.shards import ShardOptions, prepare
+from sonde.data.text.token_folder import open_shards
 from sonde.data.text.tokenizer import load, train
 
 ROOT = Path(__file__).parents[3]
@@ -51,7 +51,7 @@ def everything(folder: Path) -> dict[str, bytes]:
 def spelled(folder: Path) -> list[list[int]]:
     """The documents of a folder as tokens, read with nothing but NumPy."""
     corpus, _ = open_shards(folder)
-    tokens = np.concatenate([np.fromfile(folder / f"{name}.tokens", corpus.kind) for name in corpus.names])
+    tokens = np.concatenate([np.fromfile(folder / f"{name}.tokens", corpus.dtype) for name in corpus.names])
     return [part.tolist() for part in np.split(tokens, corpus.documents[0])[:-1]]
 
 
@@ -251,8 +251,8 @@ def test_an_unfinished_folder_is_told_as_one(tmp_path: Path) -> None:
     with pytest.raises(DataUnusable, match="hold no text"):
         prepare([tmp_path / "empty.txt"], tmp_path / "out", ShardOptions("byte"))
     for options in ({}, {"length": 16}):
-        with pytest.raises(DataUnusable, match="'out' cannot be used: the folder is not finished") as caught:
+        with pytest.raises(DataUnusable, match="'out' cannot be used: the folder is incomplete") as caught:
             catalog.load(str(tmp_path / "out"), **options)
         assert "sonde data tokens" in str(caught.value)
-    with pytest.raises(DataUnusable, match="not finished"):
+    with pytest.raises(DataUnusable, match="incomplete"):
         open_shards(tmp_path / "out")

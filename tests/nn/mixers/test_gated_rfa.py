@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sonde.nn.mixers.gated_rfa import GatedRFA, rule
-from sonde.nn.recurrence import run, watching
+from sonde.nn.recurrence import record_recurrences, run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
 
 B, H, K, V = 2, 3, 5, 7
@@ -83,6 +83,6 @@ def test_a_closed_gate_returns_the_present_value() -> None:
 def test_a_gate_that_writes_nothing_is_counted() -> None:
     """g = 1 leaves 0 / 0: held at the floor, so 0."""
     q, k, v, _ = inputs(4)
-    with watching() as watch:
+    with record_recurrences() as watch:
         out = run(rule(q, k, v, torch.zeros(B, H, 4, dtype=torch.float64)))[0]
     assert watch.guarded == B * H * 4 and torch.equal(out, torch.zeros_like(out))

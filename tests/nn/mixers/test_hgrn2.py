@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from sonde.nn.mixers import gla
 from sonde.nn.mixers.hgrn2 import HGRN2, rule
-from sonde.nn.recurrence import run, watching
+from sonde.nn.recurrence import record_recurrences, run
 from tests.nn.mixers.compare import LENGTHS, normal, rms, same_layer, same_rule
 
 B, H, K, V = 2, 3, 5, 7
@@ -56,7 +56,7 @@ def test_it_is_gla_with_the_complement_as_key() -> None:
 
 def test_no_gate_falls_below_the_bound() -> None:
     torch.manual_seed(0)
-    with watching() as watch:
+    with record_recurrences() as watch:
         HGRN2(10, 2, bound=0.7)(100 * normal(5, 2, 9, 10).float())
     gates = watch.seen[0][0].log_key.exp()
     assert 0.7 - 1e-6 <= gates.min() < 0.71 and gates.max() > 0.99

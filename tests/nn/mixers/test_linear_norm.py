@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sonde.nn.features import feature
 from sonde.nn.mixers.linear_norm import LinearNorm, rule
-from sonde.nn.recurrence import run, watching
+from sonde.nn.recurrence import record_recurrences, run
 from tests.nn.mixers.compare import LENGTHS, normal, same_layer, same_rule
 
 B, H, K, V = 2, 3, 5, 7
@@ -61,7 +61,7 @@ def test_a_denominator_near_zero_is_held_and_counted() -> None:
     k = torch.tensor([1.0, -1.0 + 2e-7, 3.0], dtype=torch.float64).view(1, 1, 3, 1)
     v = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64).view(1, 1, 3, 1)
     for form in FORMS:
-        with watching() as watch:
+        with record_recurrences() as watch:
             out = run(rule(q, k, v, feature("identity", 1)), form=form)[0].flatten()
         assert (watch.denominators, watch.guarded) == (3, 1)
         top = 1 + 2 * (-1 + 2e-7)
@@ -70,6 +70,6 @@ def test_a_denominator_near_zero_is_held_and_counted() -> None:
 
 
 def test_a_positive_map_is_never_held() -> None:
-    with watching() as watch:
+    with record_recurrences() as watch:
         run(rule(*inputs(65), feature("elu", K)))
     assert watch.denominators == B * H * 65 and watch.guarded == 0

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sonde.core.errors import BadInput
 from sonde.nn.mixers.performer import Performer, directions, log_features, rule, tiny
-from sonde.nn.recurrence import run, watching
+from sonde.nn.recurrence import record_recurrences, run
 
 from .checks import agree, check_all, check_forms, check_padded, gradients, runnable, tokens
 
@@ -88,7 +88,7 @@ def test_the_denominator_never_falls_below_one(size: float) -> None:
     log_q, log_k = log_features(q * size, W), log_features(k * size, W)
     expected, _ = run(rule(log_q.double(), log_k.double(), v.double()), form="step")
     for form in ("step", "parallel", "chunk", "scan"):
-        with watching() as watch:
+        with record_recurrences() as watch:
             output, _ = run(rule(log_q, log_k, v), form=form)
         assert watch.denominators and not watch.guarded
         assert torch.allclose(output.double(), expected, atol=1e-4 * size), form
