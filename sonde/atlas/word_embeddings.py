@@ -21,8 +21,13 @@ TEXT = (
     "Later the dogs slept, the cats slept, and the cars stood in the street until the morning."
 )
 PASSES = 500
-Method = tuple[Literal["skip-gram", "cbow"], Literal["negative", "hierarchical"]]
-METHODS: tuple[Method, ...] = (("skip-gram", "negative"), ("cbow", "negative"), ("skip-gram", "hierarchical"), ("cbow", "hierarchical"))
+Word2VecMethod = tuple[Literal["skip-gram", "cbow"], Literal["negative", "hierarchical"]]
+METHODS: tuple[Word2VecMethod, ...] = (
+    ("skip-gram", "negative"),
+    ("cbow", "negative"),
+    ("skip-gram", "hierarchical"),
+    ("cbow", "hierarchical"),
+)
 MIN_SCORES = {
     "skip-gram, negative": (0.3, 0.6),
     "cbow, negative": (0.7, 0.8),

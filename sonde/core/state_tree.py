@@ -20,7 +20,7 @@ from .segments import Segments
 
 
 @dataclass(frozen=True)
-class Split:
+class StateParts:
     """A state in the three forms in which it is stored."""
 
     json: Any
@@ -28,15 +28,15 @@ class Split:
     segments: list[Segments] = field(default_factory=list)
 
 
-def split(state: Any, owner: str) -> Split:
+def split(state: Any, owner: str) -> StateParts:
     """Take a state apart; BadInput names what cannot be saved.
 
     Args:
         state: dictionaries with text as keys, lists, tensors, `Segments`, numbers, text, yes or no, None.
         owner: whose state it is, for the error.
     """
-    parts = Split(None)
-    return Split(_split(state, (), parts, owner), parts.tensors, parts.segments)
+    parts = StateParts(None)
+    return StateParts(_split(state, (), parts, owner), parts.tensors, parts.segments)
 
 
 def join(json: Any, tensors: Mapping[str, Tensor], blocks: Mapping[str, Tensor]) -> Any:
@@ -56,7 +56,7 @@ def segment_names(json: Any) -> set[str]:
     return set().union(*map(segment_names, json)) if isinstance(json, list) else set()
 
 
-def _split(value: Any, path: tuple[str, ...], parts: Split, owner: str) -> Any:
+def _split(value: Any, path: tuple[str, ...], parts: StateParts, owner: str) -> Any:
     where = "/".join(path) or "the state"
     if isinstance(value, Tensor):
         parts.tensors[where] = value.detach()

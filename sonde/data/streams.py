@@ -61,10 +61,10 @@ class SourceStream(Stream):
         if shards > 1:
             start, stop = (-(-part * len(whole) // shards) for part in (shard, shard + 1))  # rounded up: shard 0 is never empty
             whole = whole[start:stop]
-        return self.augmented(whole, step, shard)
+        return self.augment_batch(whole, step, shard)
 
     def example(self, n: int) -> Batch:
-        return self.augmented(self.source[torch.arange(min(n, len(self.source)))], 0, 0)
+        return self.augment_batch(self.source[torch.arange(min(n, len(self.source)))], 0, 0)
 
     def fingerprint(self) -> str:
         return self.source.fingerprint()
@@ -85,7 +85,7 @@ class SourceStream(Stream):
         start = position * self.order.batch_size
         return self._laid_out[start : start + self.order.batch_size]
 
-    def augmented(self, batch: Batch, step: int, shard: int) -> Batch:
+    def augment_batch(self, batch: Batch, step: int, shard: int) -> Batch:
         """What the augmentation makes of a batch at a step."""
         if self.augment is None or not len(batch):
             return batch
@@ -150,7 +150,7 @@ class ReadAhead(Stream):
     def _start(self, step: int, shard: int) -> Iterator[Batch | BaseException]:
         """Workers that make the batches from here on; torch hands out the places in turn and keeps the order."""
         loader: Any = torch.utils.data.DataLoader(
-            _Made(self.stream, self.shards),
+            _BatchDataset(self.stream, self.shards),
             batch_size=None,
             sampler=_Places(partial(self._places, step, shard)),
             num_workers=self.workers,
@@ -189,7 +189,7 @@ class _Places(torch.utils.data.Sampler):
         return self.places()
 
 
-class _Made(torch.utils.data.Dataset):
+class _BatchDataset(torch.utils.data.Dataset):
     """The batch of a step and shard, or what went wrong with it, as an item of a torch data set."""
 
     def __init__(self, stream: Stream, shards: int) -> None:

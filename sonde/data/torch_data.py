@@ -181,10 +181,10 @@ class IterableStream(Stream):
         if batch is None:
             raise DataUnusable("the data set gave no example", where=type(self.loader.dataset).__name__, fix="look at its __iter__")
         self.position += 1
-        made = as_batch(batch, self.names)
-        if not self.loader.num_workers and len(made) < (self.loader.batch_size or 1):
+        result = as_batch(batch, self.names)
+        if not self.loader.num_workers and len(result) < (self.loader.batch_size or 1):
             self._begin_epoch()  # a short batch is the last, and the data set may have gone back to its start already
-        return made
+        return result
 
     def _begin_epoch(self) -> None:
         self.epoch, self.position, self._batches, self._random = self.epoch + 1, 0, None, None
@@ -244,7 +244,7 @@ class SampledOrder:
 
 
 def as_batch(collated: Any, names: Sequence[str] = ()) -> Batch:
-    """What a collate function made as a Batch: a tensor is `x`, a pair is `x` and `y`, a mapping has names of its own."""
+    """What a collate function returned, as a Batch: a tensor is `x`, a pair is `x` and `y`, a mapping has names of its own."""
     if isinstance(collated, Batch):
         return collated
     if isinstance(collated, Tensor):

@@ -90,7 +90,7 @@ class Job:
             for start in range(0, len(source), 8192):
                 batch = source[torch.arange(start, min(start + 8192, len(source)))]
                 if name == "train" and "y" not in batch:  # questions that an augmentation makes
-                    batch = self.stream.augmented(batch, 0, 0)
+                    batch = self.stream.augment_batch(batch, 0, 0)
                 try:
                     objective.check(batch)
                 except SondeError as error:
