@@ -66,7 +66,7 @@ def compare(old: Path, new: Path, kind: str, names: list[str]) -> tuple[int, lis
     return same, different, unstable
 
 
-def carry(old: Path, changed: set[str]) -> str:
+def carry(old: Path, compared: set[str], changed: set[str]) -> str:
     """Give rows of the atlas that compute the same bits as an older revision the margins that were measured there."""
     sys.path.insert(0, str(ROOT))
     from sonde.atlas import _margins
@@ -79,11 +79,13 @@ def carry(old: Path, changed: set[str]) -> str:
     environment = {**os.environ, "PYTHONPATH": str(old)}
     answer = subprocess.run([sys.executable, "-c", program], env=environment, cwd=old, capture_output=True, text=True, check=True)
     before = json.loads(answer.stdout)
-    now = {row: row_source(row, path) for row, path in exhibits().items() if row not in changed}
+    sources = {row: row_source(row, path) for row, path in exhibits().items()}
+    now = {row: source for row, source in sources.items() if row in compared - changed}
     table = _margins.read()
-    held = [line for line in table if line.row in now and line.source == before.get(line.row) != now[line.row]]
+    data = "real" if os.environ.get("SONDE_DATA") else "built-in"  # what was compared
+    held = [line for line in table if line.data == data and line.row in now and line.source == before.get(line.row) != now[line.row]]
     _margins.write([replace(line, source=now[line.row]) for line in held])
-    stale = {line.row for line in _margins.read() if line.source != now.get(line.row)}
+    stale = {line.row for line in _margins.read() if line.source != sources[line.row]}
     return f"margins of {len({line.row for line in held})} rows carried over; to be measured: {' '.join(sorted(stale)) or 'none'}"
 
 
@@ -110,9 +112,10 @@ def main() -> int:
                     print(line, flush=True)
     for line in unstable:
         print(f"not reproduced by the old revision itself, so not compared: {line}")
-    if options.carry and "exhibits" in options.kinds and not options.names:
+    if options.carry and "exhibits" in options.kinds:
         doubtful = different + [line for line in unstable if line.endswith(": findings")]
-        print(carry(old, {line.split()[1].rstrip(":") for line in doubtful if line.startswith("exhibits ")}))
+        compared = set(options.names or digests(old, "exhibits", []))
+        print(carry(old, compared, {line.split()[1].rstrip(":") for line in doubtful if line.startswith("exhibits ")}))
     print(f"{same} digests are the same, {len(different)} differ, {len(unstable)} were not compared")
     return 1 if different or not same else 0
 

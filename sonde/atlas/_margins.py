@@ -36,7 +36,7 @@ MIN_MARGIN = 3.0
 TABLE = FOLDER / "margins.tsv"
 FIXED = "fixed"
 """rule of the single line of a row that has no thresholds"""
-DRIFT = 5.0
+DRIFT = 4.0
 """largest difference between the mean of a run and that of the table, in standard errors; a larger one is neither chance
 nor another processor"""
 

@@ -54,8 +54,19 @@ ONEDNN: dict[str, tuple[str, ...]] = {
 
 def fingerprint(**more: Any) -> dict[str, Any]:
     """What must be equal for two runs to agree bit for bit."""
-    switches = {"matmul_precision": torch.get_float32_matmul_precision(), "mkldnn": str(torch.backends.mkldnn.enabled)}
+    switches = {"matmul_precision": _matmul_precision(), "mkldnn": str(torch.backends.mkldnn.enabled)}
     return {**_this_process(), **switches, **more}
+
+
+def _matmul_precision() -> str:
+    """The precision of float32 products: the setting for all, or where that is mixed with newer ones, those of each library."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        mkldnn: Any = torch.backends.mkldnn
+        return ", ".join(
+            f"{name} {part.fp32_precision}" for name, part in (("all", mkldnn), ("matmul", mkldnn.matmul), ("conv", mkldnn.conv))
+        )
 
 
 def blas_threads(threads: int) -> Any:

@@ -160,8 +160,8 @@ class Record:
 
         The checkpoint is asked, not run.json: what another machine computed and never saved is computed again.
         """
-        before = snapshot.manifest.get("fingerprint") if snapshot is not None else self.directory.info()["fingerprint"]
-        changes = differences(before if isinstance(before, dict) else {}, self.about["fingerprint"])
+        before = snapshot.manifest.get("fingerprint") if snapshot is not None else None
+        changes = differences(before if isinstance(before, dict) else self.directory.info()["fingerprint"], self.about["fingerprint"])
         if not changes:
             return
         step = snapshot.step if snapshot is not None else 0

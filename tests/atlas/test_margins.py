@@ -112,6 +112,7 @@ def test_samples_of_a_made_up_exhibit(drawn, tmp_path, capsys):
 
     wanted = torch.tensor([10 + float(torch.randn(1, generator=torch.Generator().manual_seed(seed))) for seed in range(20)]).double()
     assert set(lines) == {"each", "mean", "layer"}
+    assert lines["layer"].sd > 0  # fresh layers draw other weights with another seed
     assert lines["each"].mean == pytest.approx(float(wanted.mean()), rel=1e-5)
     assert lines["each"].sd == pytest.approx(float(wanted.std()), rel=1e-5)
     assert lines["mean"].margin == pytest.approx(2 * lines["each"].margin) and lines["mean"].trainings == 4
@@ -208,6 +209,7 @@ def test_every_row_was_measured():
 
 
 def test_rows_were_measured_over_enough_seeds():
+    assert SEEDS == 20
     assert [line for line in KEPT if line.seeds < SEEDS] == []
 
 

@@ -447,3 +447,14 @@ def test_switches_of_torch_are_part_of_it():
         torch.set_float32_matmul_precision(precision)
         torch.backends.mkldnn.enabled = enabled
     assert changed == {"matmul_precision", "mkldnn"} and module.differences(before, module.fingerprint()) == []
+
+
+def test_a_precision_of_one_library_is_seen():
+    """Once torch's newer settings were used, it refuses to say the older one."""
+    program = (
+        "import torch; torch.backends.mkldnn.matmul.fp32_precision = 'bf16';"
+        " from sonde.engine.fingerprint import fingerprint; print(fingerprint()['matmul_precision'])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "matmul bf16" in done.stdout
