@@ -7,7 +7,7 @@ import torch
 from sonde.atlas import parallel_training
 from sonde.core.terms import Terms
 from sonde.engine import job
-from sonde.engine.weights import Weights
+from sonde.engine.strategies.ordered import Ordered
 from tests.atlas.mistakes import Mistakes
 
 mistakes = Mistakes()
@@ -33,10 +33,10 @@ def count_own(right, self, counts=None):
     return right(self, None)
 
 
-@mistakes.add("PAR-01", "replicas that drift", red="between replicas, K=2").replace(Weights, "update")
-def drift(right, self, factor, phase=0):
-    self.flat.values.add_(1e-7 * self.world.rank)
-    return right(self, factor, phase)
+@mistakes.add("PAR-01", "replicas that drift", red="between replicas, K=2").replace(Ordered, "gradient")
+def drift(right, self, *args):
+    self.weights.flat.values.add_(1e-7 * self.world.rank)
+    return right(self, *args)
 
 
 @mistakes.each

@@ -269,13 +269,13 @@ def test_losses_of_other_sizes_are_no_explosion_of_the_players(tmp_path):
 def test_a_model_that_is_spread_over_processes_has_no_phases():
     from types import SimpleNamespace
 
-    from sonde.engine.job import Job
+    from sonde.engine import strategies
 
-    job = SimpleNamespace(model=Game(), options=SimpleNamespace(parallel="fsdp"), world=SimpleNamespace(size=2), objective=Adversarial())
+    world = SimpleNamespace(size=2)
     with pytest.raises(
         BadInput, match=r"FSDP does not support objectives with phases, such as GAN training \(parallel\); leave --parallel fsdp out"
     ):
-        Job.prepare_training(job)
+        strategies.build(Game(), None, Adversarial(), world, shards=2, parallel="fsdp", steady=True)
 
 
 @pytest.mark.parametrize("r1", [0.0, 3.0])

@@ -1,4 +1,4 @@
-"""Measure time and memory of mixers, in every form of computation, against sequence length."""
+"""Measure time and memory of every form of mixers against length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the cost of a network, layer by layer, and how its mixers are computed."""
+"""Show the cost of a network by layer, and the forms of its mixers."""
 
 from __future__ import annotations
 
