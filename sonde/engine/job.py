@@ -148,19 +148,21 @@ class Job:
         for generator in self.generators:
             generator.manual_seed(number)
 
-    @contextmanager
-    def at(self, step: int):
-        """Tell an objective that changes while training, or that has phases, which step it is; gives the phase."""
+    def begin_step(self, step: int) -> int:
+        """Tell an objective that changes while training, or that has phases, which step it is; returns the phase."""
         objective: Any = self.recipe.objective
         if self.moves:
             objective.at(step)
+        phase = self.phase(step)
         if self.turns:
-            objective.phase = self.phase(step)
-        try:
-            yield self.phase(step)
-        finally:
-            if self.turns:
-                objective.phase = None
+            objective.phase = phase
+        return phase
+
+    def end_step(self) -> None:
+        """Outside of a step an objective is in no phase."""
+        if self.turns:
+            objective: Any = self.recipe.objective
+            objective.phase = None
 
     def phase(self, step: int) -> int:
         """Which weights move at a step, of an objective with phases; else all of them."""

@@ -122,8 +122,11 @@ class Trainer:
         job, step = self.job, self.step
         buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
         batch = job.batch(step)  # data: for a data set a pure function of (seed, step)
-        with job.at(step) as phase:
+        phase = job.begin_step(step)
+        try:
             loss = job.strategy.gradient(job.objective, batch, partial(job.seed, step), phase)  # forward, loss, backward
+        finally:
+            job.end_step()
         norm = job.weights.norm()
         size = float(norm)
         fault = self.guards[phase].fault(loss, size)
