@@ -49,7 +49,8 @@ def plan(rows: Sequence[Row], jobs: int, look: Callable[[dict[str, str]], dict[s
     possible = [row for row in rows if not reasons[row.name]]
     with ThreadPoolExecutor(jobs) as pool:
         seen = dict(zip([row.name for row in possible], pool.map(look, [row.environment for row in possible])))
-    outcomes, before = [], {}
+    outcomes: list[Outcome] = []
+    before: dict[tuple[tuple[str, str], ...], str] = {}
     for row in rows:
         outcome = Outcome(row.name, row.environment, skipped=reasons[row.name])
         outcomes.append(outcome)
@@ -64,9 +65,7 @@ def plan(rows: Sequence[Row], jobs: int, look: Callable[[dict[str, str]], dict[s
         bits = tuple(answer["digests"].items())
         # With more threads large sums are cut elsewhere, and the probe is small: that row always runs.
         if row.name != "own" and answer["facts"].get("threads") == own["facts"].get("threads"):
-            if not outcome.changed:
-                outcome.skipped = "same bits as own"
-            elif bits in before:
+            if bits in before:  # so a row equal to the machine's own is skipped only where that one is planned too
                 outcome.skipped = f"same bits as {before[bits]}"
         before.setdefault(bits, row.name)
     return outcomes

@@ -94,6 +94,8 @@ def test_a_row_is_compared_with_the_own_arithmetic_and_with_those_before_it():
     assert zen.skipped == "same bits as openblas-haswell" and skylake.skipped == "same bits as own"
     assert threads.skipped == "" and threads.facts == {"threads": "2"}
     assert foreign.failures == ["the probe: Illegal instruction"] and not foreign.passed
+    alone, again = matrix.plan([ROWS["openblas-skylakex"], ROWS["aten-avx2"]], 1, look, "x86_64")
+    assert (alone.skipped, again.skipped) == ("", "same bits as openblas-skylakex"), "own was not planned, so it gives no verdict"
 
 
 def test_the_probe_sees_a_variable_take_effect():
