@@ -78,11 +78,27 @@ class Source(Protocol):
         ...
 
 
+class EmptySource:
+    """No examples: the training part of data whose batches come from elsewhere, such as from an environment."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, indices: Any) -> Batch:
+        return Batch()
+
+    def fingerprint(self) -> str:
+        return "empty"
+
+
 @dataclass(frozen=True)
 class Data:
-    """The splits of a data set, with what is known about them: training, validation and, for the end of a run, test."""
+    """The splits of a data set, with what is known about them: training, validation and, for the end of a run, test.
 
-    train: Source
+    A split may also be a torch `Dataset` or `DataLoader`; the engine makes a source of it.
+    """
+
+    train: Source = field(default_factory=EmptySource)
     valid: Source | None = None
     test: Source | None = None
     name: str = "data"
@@ -100,4 +116,4 @@ class Data:
     @property
     def splits(self) -> dict[str, Source]:
         parts = {"train": self.train, "valid": self.valid, "test": self.test}
-        return {name: source for name, source in parts.items() if source is not None}
+        return {name: source for name, source in parts.items() if source is not None and not isinstance(source, EmptySource)}

@@ -12,6 +12,7 @@ from torch import nn
 from .batch import Batch, Data
 from .errors import BadInput
 from .options import Range, check_names, checked
+from .stream import Stream
 from .terms import Terms
 
 
@@ -24,11 +25,17 @@ class Objective(Protocol):
     predict(output)         the prediction that a user wants to see: class probabilities, a mean, a rate
     at(step)                called before every step with its number, from 0, so what changes during training depends on
                             the step alone: not on what is logged, how a batch is split or where a run was resumed
-    phases, phase_of(name)  for networks that are updated in turn, such as a GAN: the cycle of phases, numbers from 0, one per
-                            step; and the phase in which a parameter is updated, all other parameters being frozen
-    phase                   set to the phase of a step during the step, None after it
+    phases, phase_of(name)  for networks that are updated in turn, such as a GAN: the cycle of phases, names or numbers from 0, one
+                            per step, or a tuple of several that are updated one after another with the batch of that step;
+                            and the phase in which a parameter is updated, all other parameters being frozen
+    phase                   set to the phase of an update during the update, None after it
+    followers               `Follower`s: parts of the model that slowly follow others, such as target networks
+    state_dict(), load_state_dict(state)   what it must remember over a resume: tensors, numbers and text
 
     An objective declares what the rest of the system must know as attributes of its class:
+
+    has_scale               False: its value says nothing about how training goes, such as that of a policy gradient; a step is then
+                            never called an explosion because of its loss
 
     repeatable              True: its operations depend only on the shapes of a batch, so a step can be recorded and replayed
     tasks                   tasks whose targets it fits: 'binary', 'classes', 'counts', 'positive', 'real' (see `models.heads`)
@@ -38,8 +45,28 @@ class Objective(Protocol):
     def __call__(self, model: nn.Module, batch: Batch) -> Terms: ...
 
 
+@dataclass(frozen=True)
+class Follower:
+    """A part of a model that follows another: copy <- decay * copy + (1 - decay) * original, after every `every`-th step.
+
+    Args:
+        copy: name of the submodule that follows; its weights must not require a gradient.
+        original: name of the submodule that it follows.
+        decay: how much of the copy stays; 0 makes it equal.
+        every: steps between two updates.
+    """
+
+    copy: str
+    original: str
+    decay: float = 0.995
+    every: int = 1
+
+
 class Callback:
-    """Called by the engine after an event; keep state that must survive in `state`, plain numbers and text only."""
+    """Called by the engine after an event; keep state that must survive in `state`, plain numbers and text only.
+
+    One that must keep tensors has the methods `state_dict()` and `load_state_dict(state)` besides.
+    """
 
     def start(self, run: Any) -> None:
         """Before the first step; a resumed run has called `load` by then."""
@@ -73,7 +100,11 @@ class Recipe:
     data: Data | Callable[[], Data]
     objective: Objective
     optimizer: Any
-    """made by `sonde.optim.optimizer`, or any function from parameters to a torch optimizer"""
+    """made by `sonde.optim.optimizer`, or any function from parameters to a torch optimizer; for phases also one for each, by phase"""
+    stream: Callable[[Data, int], Stream] | None = None
+    """(data, seed) -> where the training batches come from; by default the training part in a fresh order every epoch"""
+    evaluations: Mapping[str, Callable[[nn.Module, int, int], Terms]] | None = None
+    """name -> (model, shard, shards) -> Terms: what is measured besides the validation part, as `name/term`"""
     steps: Annotated[int | None, Range(1)] = None
     """how many updates; give this or `epochs`"""
     epochs: Annotated[float | None, Range(above=0)] = None
@@ -92,6 +123,8 @@ class Recipe:
     """micro-batches per batch, to save memory; the gradient is the same"""
     clip_norm: Annotated[float, Range(0)] = 0.0
     """largest global gradient norm; 0 turns clipping off"""
+    ema: Annotated[float, Range(0, below=1)] = 0.0
+    """decay of a moving average of the weights, which evaluation and the trained model then use; 0 turns it off"""
     precision: Literal["float32", "bf16"] = "float32"
     """bf16 runs the forward pass under autocast; weights stay float32"""
     channels_last: bool = False

@@ -1,13 +1,15 @@
 """Segments: a large tensor kept in blocks of rows, of which a checkpoint writes only those that changed.
 
-A replay buffer of 200 MB gains a few thousand rows between two checkpoints.  Each block has a name, the hash of its content; a block
-that was written under that name is never written again.
+A replay buffer of 200 MB gains a few thousand rows between two checkpoints.  Each block has a name, the hash of the bytes in which it is
+stored; a block that was written under that name is never written again.
+
+    bytes of a block: "F32 (1024, 8) " and the numbers
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 import torch
@@ -63,16 +65,18 @@ class Segments:
         return {"shape": list(self.values.shape), "dtype": CODES[self.values.dtype], "rows": self.rows, "names": self.names()}
 
     @classmethod
-    def restore(cls, about: Mapping[str, Any], blocks: Mapping[str, Tensor]) -> Segments:
-        """From a description and its blocks; ValueError or KeyError where they do not fit."""
+    def restore(cls, about: Mapping[str, Any], read: Callable[[str], bytes]) -> Segments:
+        """From a description and the bytes of its blocks by name; ValueError or KeyError where they do not fit."""
         segments = cls(about["shape"], DTYPES[about["dtype"]], about["rows"])
         if len(about["names"]) != len(segments._names):
             raise ValueError(f"{len(about['names'])} blocks for {len(segments)} rows")
         for block, name in enumerate(about["names"]):
-            part = segments._block(block)
-            if blocks[name].shape != part.shape or blocks[name].dtype != part.dtype:
+            part, data = segments._block(block), read(name)
+            header = _header(part)
+            if not data.startswith(header) or len(data) != len(header) + part.numel() * part.element_size():
                 raise ValueError(f"block {name[:12]} has another size")
-            part.copy_(blocks[name])
+            if part.numel():
+                part.view(-1).view(torch.uint8).copy_(torch.frombuffer(bytearray(data[len(header) :]), dtype=torch.uint8))
             segments._names[block] = name
         return segments
 
@@ -80,10 +84,20 @@ class Segments:
         return self.values[block * self.rows : (block + 1) * self.rows]
 
 
+def encode_block(block: Tensor) -> Iterator[bytes | memoryview]:
+    """The bytes of a block, in chunks."""
+    yield _header(block)
+    if block.numel():
+        yield block.detach().contiguous().view(-1).view(torch.uint8).numpy().data
+
+
 def name_of(block: Tensor) -> str:
-    """The hash of a block's type, size and content."""
-    digest = hashlib.sha256(f"{CODES[block.dtype]} {tuple(block.shape)} ".encode())
-    flat = block.detach().contiguous().view(-1)
-    if flat.numel():
-        digest.update(flat.view(torch.uint8).numpy().data)
+    """The hash of the bytes of a block."""
+    digest = hashlib.sha256()
+    for chunk in encode_block(block):
+        digest.update(chunk)
     return digest.hexdigest()
+
+
+def _header(block: Tensor) -> bytes:
+    return f"{CODES[block.dtype]} {tuple(block.shape)} ".encode()

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,11 +39,15 @@ def split(state: Any, owner: str) -> StateParts:
     return StateParts(_split(state, (), parts, owner), parts.tensors, parts.segments)
 
 
-def join(json: Any, tensors: Mapping[str, Tensor], blocks: Mapping[str, Tensor]) -> Any:
-    """The state again; DataUnusable where something is missing."""
+def join(json: Any, tensors: Mapping[str, Tensor], read: Callable[[str], bytes]) -> Any:
+    """The state again; DataUnusable where something is missing.
+
+    Args:
+        read: gives the bytes of a block of a segment by its name.
+    """
     try:
-        return _join(json, tensors, blocks)
-    except (KeyError, TypeError, ValueError) as error:
+        return _join(json, tensors, read)
+    except (KeyError, TypeError, ValueError, OSError) as error:
         raise DataUnusable(f"a saved state cannot be put together: {type(error).__name__}: {error}") from error
 
 
@@ -80,15 +84,15 @@ def _split(value: Any, path: tuple[str, ...], parts: StateParts, owner: str) -> 
     )
 
 
-def _join(json: Any, tensors: Mapping[str, Tensor], blocks: Mapping[str, Tensor]) -> Any:
+def _join(json: Any, tensors: Mapping[str, Tensor], read: Callable[[str], bytes]) -> Any:
     if isinstance(json, list):
-        return [_join(item, tensors, blocks) for item in json]
+        return [_join(item, tensors, read) for item in json]
     if not isinstance(json, dict):
         return json
     if "$tensor" in json:
         return tensors[json["$tensor"]]
     if "$segments" in json:
-        return Segments.restore(json["$segments"], blocks)
+        return Segments.restore(json["$segments"], read)
     if "$float" in json:
         return float(json["$float"])
-    return {name: _join(item, tensors, blocks) for name, item in json.items()}
+    return {name: _join(item, tensors, read) for name, item in json.items()}

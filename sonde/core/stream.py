@@ -42,6 +42,8 @@ class Stream:
 
     steps_per_epoch: int | None = None
     """steps in which every example comes once; None where there is no such thing"""
+    uses_model = True
+    """whether `batch` looks at the model"""
 
     def batch(self, step: int, shard: int, shards: int, model: nn.Module) -> Batch:
         """The part `shard` of `shards` of the batch of a step; called once for each step and shard, in this order.

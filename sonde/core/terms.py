@@ -38,12 +38,21 @@ class Term(NamedTuple):
 
 
 class Terms(Mapping[str, Term]):
-    """`Terms(nll=(sum, count), penalty=(sum, count, weight))`; add them with `+`."""
+    """`Terms(nll=(sum, count), penalty=(sum, count, weight))`; add them with `+`.
 
-    __slots__ = ("terms",)
+    `notes` are tensors with a row for each example, such as its error: a stream that observes the steps gets them.
+    """
+
+    __slots__ = ("notes", "terms")
 
     def __init__(self, **terms: Term | tuple) -> None:
         self.terms = {name: term if isinstance(term, Term) else Term(*term) for name, term in terms.items()}
+        self.notes: dict[str, Tensor] = {}
+
+    def note(self, **notes: Tensor) -> Terms:
+        """These terms with notes about the examples."""
+        self.notes |= {name: tensor.detach() for name, tensor in notes.items()}
+        return self
 
     def __getitem__(self, name: str) -> Term:
         return self.terms[name]
@@ -60,7 +69,7 @@ class Terms(Mapping[str, Term]):
         for name, term in other.terms.items():
             mine = out.get(name)
             out[name] = term if mine is None else Term(mine.sum + term.sum, mine.count + term.count, term.weight)
-        return Terms(**out)
+        return Terms(**out).note(**self.notes, **other.notes)
 
     def counts(self) -> dict[str, float]:
         return {name: float(term.count) for name, term in self.terms.items()}

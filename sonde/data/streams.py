@@ -1,6 +1,7 @@
 """Streams of a data set: the batch of a step is a pure function of (seed, step), so there is no state to save.
 
     SourceStream   examples by index, in a fresh order every epoch, cut into shards, augmented
+    Augmented      any other stream, augmented
     ReadAhead      worker processes that make the next batches while a step runs
 
 What a batch draws at random, it draws from a key of (seed, step, shard): a worker process, a resumed run and a run on another
@@ -42,6 +43,8 @@ class SourceStream(Stream):
         drop_last: leave out the last short batch of an epoch.
         augment: changes a batch, drawing only from the generator it is given.
     """
+
+    uses_model = False
 
     def __init__(self, source: Source, batch_size: int, seed: int, drop_last: bool = False, augment: Augment | None = None) -> None:
         if not len(source):
@@ -93,6 +96,29 @@ class SourceStream(Stream):
 
 
 @final
+class Augmented(Stream):
+    """A stream whose batches are changed at random.
+
+    Args:
+        augment: changes a batch, drawing only from the generator it is given.
+        seed: of that generator, with step and shard.
+    """
+
+    def __init__(self, stream: Stream, augment: Augment, seed: int) -> None:
+        self.stream, self.augment, self.seed = stream, augment, seed
+        self.steps_per_epoch, self.uses_model = stream.steps_per_epoch, stream.uses_model
+        self.open, self.close, self.fingerprint = stream.open, stream.close, stream.fingerprint  # type: ignore[method-assign]
+        self.state_dict, self.load_state_dict = stream.state_dict, stream.load_state_dict  # type: ignore[method-assign]
+
+    def batch(self, step: int, shard: int, shards: int, model: nn.Module) -> Batch:
+        batch = self.stream.batch(step, shard, shards, model)
+        return self.augment(batch, generator(self.seed, "augment", step, shard)) if len(batch) else batch
+
+    def example(self, n: int) -> Batch:
+        return self.augment(self.stream.example(n), generator(self.seed, "augment", 0, 0))
+
+
+@final
 class ReadAhead(Stream):
     """A stateless stream whose batches are made by worker processes, ahead of the step that needs them.
 
@@ -101,6 +127,8 @@ class ReadAhead(Stream):
         workers: processes.
         ahead: batches that each of them makes in advance.
     """
+
+    uses_model = False
 
     def __init__(self, stream: Stream, workers: int, ahead: int = 2) -> None:
         self.stream, self.workers, self.ahead = stream, workers, ahead

@@ -14,6 +14,7 @@ import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -29,14 +30,59 @@ from torch.utils.data import (
     default_collate,
 )
 
-from ..core.batch import Batch
+from ..core.batch import Batch, Data
 from ..core.errors import BadInput, DataUnusable
 from ..core.seeds import key
 from ..core.stream import Stream
 from .order import Order
-from .streams import ReadAhead, keep_signal_handlers
+from .streams import Augment, Augmented, ReadAhead, keep_signal_handlers
 
 Collate = Callable[[list[Any]], Any]
+
+
+def adopt(data: Data) -> Data:
+    """The same data with a source in place of every torch data set or loader."""
+    parts = {name: getattr(data, name) for name in ("train", "valid", "test")}
+    theirs = {name: part for name, part in parts.items() if isinstance(part, (Dataset, DataLoader))}
+    return replace(data, **{name: TorchSource(part) for name, part in theirs.items()}) if theirs else data
+
+
+@final
+class TorchSource:
+    """Examples of a torch data set or loader as a source.  It has no length where the data set can only be read from its start.
+
+    Args:
+        data: a data set, or a loader, whose collate function, sampler and workers are used too.
+        names: names of the parts of an example that is a tuple; by default 'x', or 'x' and 'y'.
+    """
+
+    lazy = True
+    """examples are made when they are asked for, which may be dear"""
+
+    def __init__(self, data: Dataset | DataLoader, names: Sequence[str] = ()) -> None:
+        self.data, self.names = data, names
+        self.dataset: Any = data.dataset if isinstance(data, DataLoader) else data
+        self.collate: Collate = data.collate_fn if isinstance(data, DataLoader) else default_collate
+
+    def __len__(self) -> int:
+        return 0 if isinstance(self.dataset, IterableDataset) else len(self.dataset)
+
+    def __getitem__(self, indices: Any) -> Batch:
+        numbers = torch.arange(len(self))[indices].view(-1).tolist()
+        with own_randomness(0, "source", *numbers[:1]):
+            return as_batch(self.collate([self.dataset[number] for number in numbers]), self.names)
+
+    def fingerprint(self) -> str:
+        return self.stream(1, 0).fingerprint()
+
+    def stream(self, batch_size: int, seed: int, drop_last: bool = False, augment: Augment | None = None) -> Stream:
+        """The stream of a run: from a loader as it says itself, from a data set in a fresh order every epoch."""
+        if drop_last and not isinstance(self.data, DataLoader):
+            order = Order(max(1, len(self)), min(batch_size, max(1, len(self))), seed, drop_last=True)
+            stream: Stream = DatasetStream(self.dataset, order, seed, names=self.names)
+        else:
+            stream = from_torch(self.data, batch_size, seed, self.names)
+        return stream if augment is None else Augmented(stream, augment, seed)
 
 
 def from_torch(
@@ -79,6 +125,8 @@ class DatasetStream(Stream):
         collate: makes a batch of a list of examples.
         names: names of the parts of a batch that is a tuple.
     """
+
+    uses_model = False
 
     def __init__(
         self, dataset: Dataset, order: Order | SampledOrder, seed: int, collate: Collate = default_collate, names: Sequence[str] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..runs import checkpoints
 from ..runs.checkpoints import damage_error, path_of, set_aside, steps, sweep
 
 PARTS = ("model", "optim", "rng", "best")
+"""what every checkpoint has; other parts go by their own names"""
 
 
 @dataclass(frozen=True)
@@ -27,34 +28,45 @@ class Checkpoint:
     manifest: dict[str, Any]
 
 
-def save(folder: Path, step: int, parts: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
+def save(
+    folder: Path,
+    step: int,
+    parts: Mapping[str, Mapping[str, Tensor]],
+    state: Mapping[str, Any],
+    about: Mapping[str, Any],
+    segments: Collection[str] = (),
+) -> Path:
     """Write one checkpoint; when this returns it is on the disk, and before that nothing else has changed.
 
     Any failure leaves the earlier checkpoints as they were, removes what was half written and raises ResourceFault.
+
+    Args:
+        segments: names of those it refers to; they are on the disk
     """
     need = int(1.1 * sum(tensors.encoded_size(part) for part in parts.values())) + (1 << 16)
     contents = {f"{name}.safetensors": tensors.encode(part) for name, part in parts.items()}
-    return checkpoints.write(folder, step, contents, need, state, about)
+    return checkpoints.write(folder, step, contents, need, state, about, segments)
 
 
-def read(path: Path, names: Container[str] = ()) -> Checkpoint:
+def read(path: Path, names: Container[str] = (), whole: bool = True) -> Checkpoint:
     """Load one checkpoint, checking manifest, file set, sizes and hashes before any tensor is used.
 
     Args:
         names: of the model's tensors; an older version may have saved them under other names
+        whole: check its segments too, which the weights do not need
     """
     try:
-        return _read(path, names)
+        return _read(path, names, whole)
     except BadInput:  # of a newer version: not damaged
         raise
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise damage_error(path, str(error)) from error
 
 
-def _read(path: Path, names: Container[str]) -> Checkpoint:
-    content, state, manifest = checkpoints.verify(path, [f"{part}.safetensors" for part in PARTS])
-    parts = {part: tensors.decode(content[f"{part}.safetensors"]) for part in PARTS}
-    for part in ("model", "best"):
+def _read(path: Path, names: Container[str], whole: bool) -> Checkpoint:
+    content, state, manifest = checkpoints.verify(path, [f"{part}.safetensors" for part in PARTS], whole)
+    parts = {name.removesuffix(".safetensors"): tensors.decode(data) for name, data in content.items() if name != "state.json"}
+    for part in {"model", "best", "average"} & parts.keys():
         parts[part] = {renamed.tensor(name, names): value for name, value in parts[part].items()}
     moments = ((*name.rpartition("."), value) for name, value in parts["optim"].items())
     parts["optim"] = {f"{renamed.tensor(parameter, names)}{dot}{moment}": value for parameter, dot, moment, value in moments}
@@ -103,4 +115,9 @@ def newest(
 
 def best_weights(snapshot: Checkpoint) -> Mapping[str, Tensor]:
     """The best weights a checkpoint knows of."""
-    return snapshot.parts["best"] or snapshot.parts["model"]
+    return snapshot.parts["best"] or last_weights(snapshot)
+
+
+def last_weights(snapshot: Checkpoint) -> Mapping[str, Tensor]:
+    """The weights of a checkpoint as a user wants them: averaged where the run averages them."""
+    return snapshot.parts.get("average") or snapshot.parts["model"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -34,6 +34,29 @@ def evaluate(model: nn.Module, objective: Any, source: Source, batch_size: int, 
     finally:
         model.train(training)
     return mean_metrics(_gather(rows, len(starts), world))
+
+
+@torch.no_grad()
+def evaluate_shards(
+    model: nn.Module, function: Any, shards: int, around: Callable[[int], AbstractContextManager], world: Any
+) -> dict[str, float]:
+    """Name of each term -> its mean over all shards.
+
+    Args:
+        function: (model, shard, shards) -> Terms.
+        around: the context in which a shard is evaluated, with random numbers of its own.
+    """
+    training = model.training
+    model.eval()
+    try:
+        rows = []
+        for shard in range(world.rank, shards, world.size):
+            world.beat(world.step, "evaluate")
+            with around(shard):
+                rows.append(function(model, shard, shards))
+    finally:
+        model.train(training)
+    return _gather(rows, shards, world).means()
 
 
 @contextmanager

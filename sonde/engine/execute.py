@@ -202,12 +202,15 @@ def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> N
         finish(job, trainer, record)
     finally:
         record.close()
+        job.stream.close()
         directory.close()
 
 
 def register(directory: RunDirectory, run_plan: RunPlan, options: Options, job: Job, marks: dict[str, Any]) -> tuple[dict[str, Any], str]:
     """Write run.json for a new run, or compare it with this one; returns its new content, and a warning."""
     hashes: dict[str, Any] = {name: {"n": len(source), "sha256": source.fingerprint()} for name, source in job.data.splits.items()}
+    if job.recipe.stream is not None:
+        hashes["stream"] = {"n": 0, "sha256": job.stream.fingerprint()}
     if not directory.exists:
         if run_plan.file is not None:
             files.replace_file(directory.path / "recipe.py", run_plan.file.read_bytes())
@@ -268,15 +271,20 @@ def finish(job: Job, trainer: Trainer, record: Record) -> None:
     if restore and trainer.best.step and trainer.best.step != trainer.step:
         step = trainer.best.step
         job.weights.load({"model": trainer.best.weights, "optim": {}})
+    elif job.recipe.ema:
+        job.weights.load({"model": job.weights.tensors()["average"], "optim": {}})
+    if job.weights.average is not None:  # from here on the model has the weights that it keeps
+        job.weights.average.restart()
     metrics: dict[str, float] = {}
     for name in ("valid", "test"):
         source = job.data.splits.get(name)
         if source is not None and len(source):
             world.beat(trainer.step, "evaluate")
             metrics |= {f"{name}/{metric}": value for metric, value in job.evaluate(source).items()}
+    metrics |= job.evaluate_named()
     if world.is_main:
         tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
-        record.row({"step": trainer.step, "epoch": trainer.epoch, **tests, "model_step": step})
+        record.row({**trainer.time, **tests, "model_step": step})
         record.metrics.sync()
         for callback in trainer.callbacks:
             callback.finish(record, trainer.step, job.model)

@@ -30,12 +30,16 @@ class Guard:
     Not for three steps running: a loss that explodes swings, and is low by chance now and then.  A loss below
     what was usual in the first steps is never high: a network that fits its data exactly has a median near 0, and a hard
     batch is no explosion.
+
+    Args:
+        has_scale: whether a large loss means anything; the loss of a policy gradient has no such meaning
     """
 
     WINDOW, LEAST, DEVIATIONS, TIMES = 200, 50, 10.0, 1000.0
     PATIENCE, FRAME, EVERY = 3, 10, 20
 
-    def __init__(self) -> None:
+    def __init__(self, has_scale: bool = True) -> None:
+        self.has_scale = has_scale
         self.losses: deque[float] = deque(maxlen=self.WINDOW)
         self.norms: deque[float] = deque(maxlen=self.WINDOW)
         self.strikes: list[int] = []
@@ -50,7 +54,7 @@ class Guard:
             return Fault(f"the loss is {loss}")
         if not math.isfinite(norm):
             return Fault(f"the gradient norm is {norm}")
-        high = loss > self.limits[0] or norm > self.limits[1]
+        high = (self.has_scale and loss > self.limits[0]) or norm > self.limits[1]
         self.strikes = [*self._older(1), *[0] * high]
         if len(self.strikes) >= self.PATIENCE:
             oldest, self.strikes = self.strikes[0], []

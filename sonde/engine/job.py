@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,14 +17,18 @@ from ..core.batch import Batch, Data, Source
 from ..core.errors import BadInput, DataUnusable, SondeError
 from ..core.recipe import Recipe
 from ..core.seeds import key
+from ..core.stream import Stream
 from ..core.terms import Terms
 from ..data.streams import SourceStream
+from ..data.torch_data import adopt, own_randomness
 from . import heap, strategies
-from .evaluate import evaluate
+from .average import followers_of
+from .evaluate import evaluate, evaluate_shards
 from .guard import named_failure
+from .observed import Observed
 from .options import Options
+from .phases import Phase, Phases
 from .state import seed_everything
-from .weights import has_phases
 from .world import shards_of
 
 
@@ -36,10 +41,10 @@ class Job:
         heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
+        if options.ema is not None:
+            self.recipe = self.recipe.replace(ema=options.ema)
         with report_build_errors("the data"):
-            self.data: Data = self.recipe.build_data()
-        if not len(self.data.train):
-            raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
+            self.data: Data = adopt(self.recipe.build_data())
         seed_everything(options.seed, "model")
         with report_build_errors("the model"):
             self.model: nn.Module = self.recipe.build_model().to(self.device)
@@ -49,22 +54,26 @@ class Job:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.moves = hasattr(self.objective, "at")
-        self.turns = has_phases(self.objective)
-        self.phases: tuple[int, ...] = tuple(getattr(self.objective, "phases", ())) or (0,)
-        self.stream = SourceStream(
-            self.data.train, self.recipe.batch_size, options.seed, drop_last=self.recipe.drop_last, augment=self.recipe.augment
-        )
+        self.phases = Phases(self.objective)
+        self.stream = self._build_stream()
+        self.observed = Observed(self.objective) if self.stream.observes else None
+        self.objective = self.observed or self.objective
         per_epoch = self.stream.steps_per_epoch
-        self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * per_epoch, 1e15)))
+        if per_epoch is None and not self.recipe.steps:
+            raise BadInput(
+                "a stream without epochs needs a number of steps", where=type(self.stream).__name__, fix="give steps, not epochs"
+            )
+        self.steps = self.recipe.steps or max(1, math.ceil(min((self.recipe.epochs or 0) * (per_epoch or 0), 1e15)))
         if self.steps > 10**12:
             raise BadInput(f"{self.steps:.3g} steps are more than any run can do", where="steps or epochs", fix="use fewer epochs")
         self.log_every = self.recipe.log_every or max(1, self.steps // 200)
-        while not self.recipe.log_every and math.gcd(self.log_every, len(self.phases)) > 1:
+        while not self.recipe.log_every and math.gcd(self.log_every, len(self.phases.cycle)) > 1:
             self.log_every += 1  # else the rows would show the same phase every time
-        self.evaluate_every = self.recipe.evaluate_every or max(per_epoch, math.ceil(self.steps / 50))
+        self.evaluate_every = self.recipe.evaluate_every or max(per_epoch or 1, math.ceil(self.steps / 50))
         assert options.shards is not None
         self.shards = options.shards * self.recipe.accumulate
         self.own = shards_of(world.rank, world.size, self.shards)
+        self.stream.open(self.own, self.shards)
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[self.device.index or 0])
@@ -75,21 +84,36 @@ class Job:
         self.strategy = strategies.build(
             self.model,
             self.recipe.optimizer,
-            self.objective,
+            self.phases,
             world=self.world,
             shards=self.shards,
             parallel=self.options.parallel,
             steady=not self.recipe.callbacks,
+            ema=self.recipe.ema,
         )
         self.weights = self.strategy.weights
+        self.followers = followers_of(self.recipe.objective, self.model)
+
+    def _build_stream(self) -> Stream:
+        """The recipe's own stream, or that of its training part."""
+        recipe, seed, train = self.recipe, self.options.seed, self.data.train
+        with report_build_errors("the stream"):
+            if recipe.stream is not None:
+                return recipe.stream(self.data, seed)
+            if hasattr(train, "stream"):
+                return train.stream(recipe.batch_size, seed, recipe.drop_last, recipe.augment)
+        if not len(train):
+            raise DataUnusable("the training part is empty", where=self.data.name, fix="give more examples")
+        return SourceStream(train, recipe.batch_size, seed, drop_last=recipe.drop_last, augment=recipe.augment)
 
     def check(self) -> None:
         """Check everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
         objective: Any = self.recipe.objective
         for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
-            for start in range(0, len(source), 8192):
-                batch = source[torch.arange(start, min(start + 8192, len(source)))]
-                if name == "train" and "y" not in batch:  # questions that an augmentation makes
+            lazy = getattr(source, "lazy", False)  # its examples are dear: a few of them
+            for start in range(0, min(len(source), 64) if lazy else len(source), 8192):
+                batch = source[torch.arange(start, min(start + 8192, 64 if lazy else len(source)))]
+                if name == "train" and "y" not in batch and isinstance(self.stream, SourceStream):  # questions that an augmentation makes
                     batch = self.stream.augment_batch(batch, 0, 0)
                 try:
                     objective.check(batch)
@@ -140,33 +164,46 @@ class Job:
 
     def batch(self, step: int) -> dict[int, Batch]:
         """The parts of the batch of a step that this process computes, by shard."""
-        return {shard: self.ready(self.stream.batch(step, shard, self.shards, self.model)) for shard in self.own}
+        if not self.stream.uses_model:
+            return {shard: self.ready(self.stream.batch(step, shard, self.shards, self.model)) for shard in self.own}
+        self.model.eval()
+        try:
+            with torch.no_grad():
+                return {shard: self._batch_of_model(step, shard) for shard in self.own}
+        finally:
+            self.model.train()
+            self.world.beat(step, "step")
+
+    def _batch_of_model(self, step: int, shard: int) -> Batch:
+        """A part of a batch for which the stream may use the model and draw random numbers, with keys of the shard."""
+        self.world.beat(step, "batch")
+        with own_randomness(self.options.seed, "batch", step, shard):
+            return self.ready(self.stream.batch(step, shard, self.shards, self.model))
+
+    def observe(self, step: int, loss: float) -> None:
+        """Tell the stream what a step measured."""
+        if self.observed is not None:
+            self.stream.observe(step, self.observed.take(loss, self.own, self.shards, self.world))
 
     def seed(self, step: int, shard: int) -> None:
         """Set the random key of a shard: dropout in a resumed or sharded run draws the same numbers."""
+        if self.observed is not None:
+            self.observed.shard = shard
         number = key(self.options.seed, "forward", step, shard)
         for generator in self.generators:
             generator.manual_seed(number)
 
-    def begin_step(self, step: int) -> int:
-        """Tell an objective that changes while training, or that has phases, which step it is; returns the phase."""
-        objective: Any = self.recipe.objective
+    def begin_step(self, step: int) -> None:
+        """Tell an objective that changes while training which step it is."""
         if self.moves:
-            objective.at(step)
-        phase = self.phase(step)
-        if self.turns:
-            objective.phase = phase
-        return phase
-
-    def end_step(self) -> None:
-        """Outside of a step an objective is in no phase."""
-        if self.turns:
             objective: Any = self.recipe.objective
-            objective.phase = None
+            objective.at(step)
 
-    def phase(self, step: int) -> int:
-        """Which weights move at a step, of an objective with phases; else all of them."""
-        return self.phases[step % len(self.phases)]
+    def begin_update(self, phase: Phase | None) -> None:
+        """Tell an objective with phases which one it is; None outside of an update."""
+        if self.phases.declared:
+            objective: Any = self.recipe.objective
+            objective.phase = phase
 
     def factor(self, step: int) -> float:
         """The factor of the schedule on the learning rate at a step."""
@@ -178,11 +215,27 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.strategy.evaluation_world)
+        """Metrics of a source, with the averaged weights where there are any."""
+        recipe, world = self.recipe, self.strategy.evaluation_world
+        objective = self.observed.objective if self.observed is not None else self.objective
+        with self.weights.averaged():
+            return evaluate(self.model, objective, source, recipe.evaluate_batch_size, self.ready, world)
+
+    def evaluate_named(self) -> dict[str, float]:
+        """Metrics of the recipe's own evaluations, as `name/term`."""
+        metrics: dict[str, float] = {}
+        for name, function in (self.recipe.evaluations or {}).items():
+            with self.weights.averaged():
+                around = partial(own_randomness, self.options.seed, "evaluate", name)
+                means = evaluate_shards(self.model, function, self.shards, around, self.strategy.evaluation_world)
+            metrics |= {f"{name}/{term}": value for term, value in means.items()}
+        return metrics
 
     @property
     def regime(self) -> str:
         """The name of gradient descent at this batch size."""
+        if not isinstance(self.stream, SourceStream):
+            return f"batches of {type(self.stream).__name__}"
         size = self.stream.order.batch_size
         if size >= len(self.data.train):
             return "gradient descent on the full batch"

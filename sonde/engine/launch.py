@@ -62,12 +62,12 @@ def launch(
     Args:
         worker: resumes by itself from the last checkpoint
         progress: step of the newest checkpoint; an attempt that raises it costs no restart
-        hang_timeout: seconds between two signs of life in a step; evaluating and saving may take five times as long
+        hang_timeout: seconds between two signs of life in a step; making a batch, evaluating and saving may take five times as long
         on_event: called at every restart with event, attempt, rank, step, why, stacks
     """
     if threads > 1:
         _check_fork(threads)
-    limits = {"start": start_timeout, "step": hang_timeout, "evaluate": 5 * hang_timeout, "save": 5 * hang_timeout}
+    limits = {"start": start_timeout, "step": hang_timeout, **dict.fromkeys(("batch", "evaluate", "save"), 5 * hang_timeout)}
     folder = Path(tempfile.mkdtemp(prefix="sonde-"))
     plan = _Plan(worker, processes, threads, limits)
     best, wasted = progress(), 0

@@ -21,6 +21,8 @@ class Options:
         shards: parts of each batch whose gradients are computed separately and summed in a fixed order; default: one per process
         parallel: ddp keeps the whole model in every process, fsdp spreads it over them
         checkpoint_every: steps between checkpoints; default: about every 20 seconds
+        async_save: write checkpoints in the background; a step waits for a copy in memory, not for the disk
+        ema: decay of a moving average of the weights, such as 0.999, which evaluation and the trained model then use
         exact: refuse to resume if results would not be bitwise identical (different thread count, torch version or processor)
         accept_data_change: resume although the data differ from those the run began with
         tensorboard: also write TensorBoard event files into the run directory
@@ -36,6 +38,8 @@ class Options:
     shards: Annotated[int | None, Range(1, 4096)] = None
     parallel: Literal["ddp", "fsdp"] = "ddp"
     checkpoint_every: Annotated[int | None, Range(1, 10**12)] = None
+    async_save: bool = False
+    ema: Annotated[float | None, Range(0, below=1)] = None
     exact: bool = False
     accept_data_change: bool = False
     tensorboard: bool = False
@@ -43,7 +47,7 @@ class Options:
     restarts: Annotated[int, Range(0, 1000)] = 3
     quiet: bool = False
 
-    KEPT = ("seed", "processes", "threads", "shards", "device", "parallel", "checkpoint_every")
+    KEPT = ("seed", "processes", "threads", "shards", "device", "parallel", "checkpoint_every", "async_save", "ema")
     """options that run.json records and a resume restores"""
 
     @classmethod

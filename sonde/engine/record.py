@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,17 @@ from ..core import files, tensors
 from ..core.batch import Batch
 from ..core.errors import BadInput, DataUnusable, ResourceFault
 from ..core.recipe import Callback
-from ..runs import checkpoints
+from ..core.state_tree import segment_names
+from ..runs import checkpoints, segments
 from ..runs.clock import now
 from ..runs.layout import RunDirectory
 from ..runs.rows import Log
 from . import checkpoint
 from .fingerprint import differences, list_changes
 from .options import Options
+from .parts import gather, load
 from .progress import Progress, print_line
+from .saver import Outcome, Saver, Snapshot
 from .state import misfit_random_states, model_tensors, random_states, restore_random_states, seed_everything
 
 if TYPE_CHECKING:
@@ -47,13 +51,29 @@ class Record:
         self.last_saved: int | None = None
         self.saved_at, self.save_seconds = time.monotonic(), 0.0
         self.warned: set[str] = set()
+        self.saver = Saver(directory.checkpoints, world)
 
     def open(self) -> None:
         """Open the log of events; `restore` opens the rows."""
         if self.owner:
             self.events.open(None)
+        self.saver.shared = self._disk_is_shared()
+
+    def _disk_is_shared(self) -> bool:
+        """Whether every process sees the files that rank 0 writes."""
+        if self.world.size == 1:
+            return True
+        mark = f".shared-{secrets.token_hex(8)}" if self.owner else ""
+        if self.owner:
+            (self.path / mark).touch()
+        mark = self.world.broadcast_bytes(mark.encode() if self.owner else None).decode()
+        shared = not self.world.any(not (self.path / mark).exists())
+        if self.owner:
+            files.remove_quietly(self.path / mark)
+        return shared
 
     def close(self) -> None:
+        self._report(self.saver.close())
         self.metrics.close()
         self.events.close()
 
@@ -105,26 +125,47 @@ class Record:
     def save(self, trainer: Trainer, must: bool = False) -> None:
         """A checkpoint of the trainer.  A disk that refuses is a warning, unless this save must succeed."""
         self.world.beat(trainer.step, "save")
-        parts = {**trainer.job.weights.tensors(), "rng": self._all_random_states(), "best": trainer.best.older_weights(trainer.step)}
-        if not self.owner:
-            return
         began = time.monotonic()
-        try:
-            self.metrics.sync()
-            state = {**trainer.state(), "metrics": self.metrics.size}
-            checkpoint.save(self.directory.checkpoints, trainer.step, parts, state, self.about)
-        except ResourceFault as fault:
-            if must:
-                raise
-            self.warn_once(fault.what, trainer.step, f"; {fault.where}; last good: {fault.last_good}; {fault.fix}")
+        background = self.options.async_save and not must
+        self._report(self.saver.wait())
+        states = gather({name: part.state_dict() for name, part in trainer.parts.items()}, self.world)
+        blocks = self.saver.blocks_to_write(states, background)
+        parts = {**trainer.job.weights.tensors(), "rng": self._all_random_states(), "best": trainer.best.older_weights(trainer.step)}
+        snapshot, fault = None, None
+        if self.owner:
+            try:
+                self.metrics.flush()
+                more = {name: values for name, values in states.tensors.items() if values}
+                state = {**trainer.state(), "parts": states.json, "metrics": self.metrics.size}
+                copied = {**(copy(parts, but=("best", "rng")) if background else parts), **(copy(more) if background else more)}
+                keep, names = trainer.job.recipe.keep, frozenset(states.names)
+                snapshot = Snapshot(trainer.step, copied, state, self.about, names, keep, self.metrics.fsync)
+            except ResourceFault as error:
+                fault = error
+        if background:
+            self.saver.start(snapshot, blocks, trainer.step)
+            if fault is not None:
+                self._report(Outcome(trainer.step, fault=fault))
+        else:
+            outcome = self.saver.save(snapshot, blocks, trainer.step)
+            outcome.fault = fault or outcome.fault
+            self._report(outcome, must)
+        self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - began
+
+    def _report(self, outcome: Outcome | None, must: bool = False) -> None:
+        """Say how a save ended; raise its error where it must not fail, or is none of the disk."""
+        if outcome is None or not self.owner:
             return
-        finally:
-            self.saved_at = time.monotonic()
-            self.save_seconds = self.saved_at - began
-        self.last_saved = trainer.step
-        self.warned.clear()
-        self.event("checkpoint", trainer.step)
-        checkpoints.retain(self.directory.checkpoints, trainer.job.recipe.keep)
+        fault = outcome.fault
+        if fault is None:
+            self.last_saved = outcome.step
+            self.warned.clear()
+            self.event("checkpoint", outcome.step, **({"segment_bytes": outcome.bytes} if outcome.bytes else {}))
+        elif must or not isinstance(fault, ResourceFault):
+            raise fault
+        else:
+            self.warn_once(fault.what, outcome.step, f"; {fault.where}; last good: {fault.last_good}; {fault.fix}")
 
     def save_is_due(self) -> bool:
         """With no interval given: some time since the last checkpoint, more where saving is slow."""
@@ -132,6 +173,7 @@ class Record:
 
     def restore(self, trainer: Trainer) -> bool:
         """Restore the trainer from the newest good checkpoint; False where there is none and the run starts at step 0."""
+        self._report(self.saver.wait())
         snapshot = None
         if self.owner:
             names = model_tensors(trainer.job.model).keys()
@@ -141,6 +183,7 @@ class Record:
             self._compare(snapshot)
             self.skips = self._read_skips()
         parts, state = self.share(snapshot)
+        blocks = self._share_blocks(state)
         if self.owner:
             self.metrics.close()
             self.metrics.open(int(state["metrics"]) if state else 0)
@@ -148,7 +191,8 @@ class Record:
             return False
         trainer.job.weights.load(parts)
         trainer.load(state)
-        trainer.best.weights = dict(parts["best"] or parts["model"])
+        load(trainer.parts, state.get("parts", {}), parts, trainer.job.own, blocks)
+        trainer.best.weights = dict(parts["best"] or parts.get("average") or parts["model"])
         self._restore_random_states(parts["rng"])
         self.last_saved = trainer.step
         if self.owner:  # a kill may have come between the last save and this
@@ -194,14 +238,25 @@ class Record:
         """Broadcast what rank 0 has read: a run directory need not be visible to other ranks."""
         if self.world.size == 1:
             return ({name: dict(part) for name, part in snapshot.parts.items()}, snapshot.state) if snapshot else ({}, {})
-        sent = files.dump_json({"state": snapshot.state if snapshot else {}, "skips": sorted(self.skips)}) if self.owner else None
-        received = files.parse_json(self.world.broadcast_bytes(sent))
+        names = sorted(snapshot.parts) if snapshot else []
+        sent = {"state": snapshot.state if snapshot else {}, "skips": sorted(self.skips), "parts": names}
+        received = files.parse_json(self.world.broadcast_bytes(files.dump_json(sent) if self.owner else None))
         self.skips = set(received["skips"])
         parts = {}
-        for name in checkpoint.PARTS if received["state"] else ():
+        for name in received["parts"]:
             data = b"".join(tensors.encode(snapshot.parts[name])) if snapshot is not None else None
             parts[name] = tensors.decode(self.world.broadcast_bytes(data))
         return parts, received["state"]
+
+    def _share_blocks(self, state: Mapping[str, Any]) -> Callable[[str], bytes]:
+        """What reads a block of a segment: from the disk, or from memory where rank 0 had to send it."""
+        if self.saver.shared:
+            return partial(segments.read, self.directory.checkpoints)
+        blocks = {}
+        for name in sorted(segment_names(state.get("parts", {}))):
+            data = segments.read(self.directory.checkpoints, name) if self.owner else None
+            blocks[name] = self.world.broadcast_bytes(data)
+        return blocks.__getitem__
 
     def _all_random_states(self) -> dict[str, Tensor]:
         """Random states of all ranks under their names; every number in them is exact in float64."""
@@ -229,6 +284,19 @@ class Record:
             restore_random_states(own)
         else:  # a rank that the saved run did not have
             seed_everything(self.options.seed, "rank", self.world.rank)
+
+
+def copy(parts: Mapping[str, Mapping[str, Tensor]], but: Container[str] = ()) -> dict[str, dict[str, Tensor]]:
+    """Copies of tensors that training goes on to change; a tensor with several names is copied once."""
+    copies: dict[Any, Tensor] = {}
+
+    def once(tensor: Tensor) -> Tensor:
+        where = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if where not in copies:
+            copies[where] = tensor.clone()
+        return copies[where]
+
+    return {name: dict(part) if name in but else {key: once(value) for key, value in part.items()} for name, part in parts.items()}
 
 
 def _of_rank(rank: int, saved: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -76,9 +76,11 @@ def load_weights(directory: RunDirectory, which: Which, names: Container[str] = 
         raise NoCheckpoint(f"run '{name}' has no checkpoint yet", where=str(directory.path), fix="train it first")
     if isinstance(which, int) and which not in kept:
         raise BadInput(f"run '{name}' keeps no checkpoint of step {which}", fix=f"it keeps {', '.join(map(str, kept))}")
-    snapshot = checkpoint.read(checkpoints.path_of(directory.checkpoints, which if isinstance(which, int) else kept[-1]), names)
+    path = checkpoints.path_of(directory.checkpoints, which if isinstance(which, int) else kept[-1])
+    snapshot = checkpoint.read(path, names, whole=False)
     final_is_best = directory.result().get("model_step", snapshot.step) != snapshot.step
-    return checkpoint.best_weights(snapshot) if which == "best" or (which == "final" and final_is_best) else snapshot.parts["model"]
+    best = which == "best" or (which == "final" and final_is_best)
+    return checkpoint.best_weights(snapshot) if best else checkpoint.last_weights(snapshot)
 
 
 def open_model(path: str | Path, recipe: Recipe | None = None) -> nn.Module:

@@ -40,10 +40,11 @@ def misfit(wanted: Mapping[str, Tensor], saved: Mapping[str, Tensor], what: str)
 
 
 def misfit_model(wanted: Mapping[str, Tensor], parts: Mapping[str, Mapping[str, Tensor]]) -> None:
-    """Raise DataUnusable unless the weights of a checkpoint, and the best ones where it has them, are of this model."""
+    """Raise DataUnusable unless the weights of a checkpoint, and the best and averaged ones where it has them, are of this model."""
     misfit(wanted, parts["model"], "tensor")
-    if parts["best"]:
-        misfit(wanted, parts["best"], "best tensor")
+    for name in ("best", "average"):
+        if parts.get(name):
+            misfit(wanted, parts[name], f"{name} tensor")
 
 
 class Moments:

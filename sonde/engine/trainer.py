@@ -11,12 +11,13 @@ from typing import Any
 
 from torch import Tensor
 
-from ..core.batch import Batch, Source
+from ..core.batch import Batch
 from ..core.errors import BadInput, DataUnusable, NumericalStop, nearest
 from ..core.recipe import SIGNS, Callback, Recipe
 from .checkpoint import Checkpoint
 from .guard import Fault, Guard, bad_gradient, bad_weights, diagnose
 from .job import Job
+from .parts import Stateful
 from .progress import Progress
 from .record import Record
 from .signals import StopRequest, stop_error
@@ -57,10 +58,14 @@ class Trainer:
 
     def __init__(self, job: Job, record: Record) -> None:
         self.job, self.record = job, record
-        self.guards = [Guard() for _ in range(max(job.phases) + 1)]
+        self.guards = [Guard(getattr(job.recipe.objective, "has_scale", True)) for _ in job.phases.names]
         """one for each phase: each phase may have a loss of its own"""
         self.best = Best(job.recipe)
         self.callbacks: list[Callback] = [*job.recipe.callbacks, *record.callbacks]
+        candidates = {"stream": job.stream, "objective": job.recipe.objective}
+        candidates |= {f"callback-{number}": callback for number, callback in enumerate(job.recipe.callbacks)}
+        self.parts: dict[str, Stateful] = {name: part for name, part in candidates.items() if isinstance(part, Stateful)}
+        """what a checkpoint keeps besides weights, optimizers and the state of the trainer"""
         self.step = 0
         """updates done so far"""
 
@@ -122,45 +127,63 @@ class Trainer:
         job, step = self.job, self.step
         buffers = [buffer.clone() for buffer in job.model.buffers()] if job.recipe.on_bad == "skip" else []
         batch = job.batch(step)  # data: for a data set a pure function of (seed, step)
-        phase = job.begin_step(step)
-        try:
-            loss = job.strategy.gradient(job.objective, batch, partial(job.seed, step), phase)  # forward, loss, backward
-        finally:
-            job.end_step()
-        norm = job.weights.norm()
-        size = float(norm)
-        fault = self.guards[phase].fault(loss, size)
-        if fault:  # before the update, and the same on every process: sums and norms are equal everywhere
-            return self._bad_step(fault, batch, buffers)
-        if job.recipe.clip_norm:
-            job.weights.clip(norm, job.recipe.clip_norm)
-        rate = job.weights.update(job.factor(step), phase)  # update
+        job.begin_step(step)
+        row: dict[str, Any] = {}
+        for phase in job.phases.at(step):  # one, but for networks that take turns
+            number = job.phases.number(phase)
+            job.begin_update(phase)
+            try:
+                loss = job.strategy.gradient(job.objective, batch, partial(job.seed, step), number)  # forward, loss, backward
+            finally:
+                job.begin_update(None)
+            norm = job.weights.norm()
+            size = float(norm)
+            fault = self.guards[number].fault(loss, size)
+            if fault:  # before the update, and the same on every process: sums and norms are equal everywhere
+                return self._bad_step(fault, batch, buffers)
+            if job.recipe.clip_norm:
+                job.weights.clip(norm, job.recipe.clip_norm)
+            rate = job.weights.update(job.factor(step), number)  # update
+            row = {"lr": rate, "loss": loss, "grad_norm": size} if not row else {**row, f"{phase}/loss": loss, f"{phase}/grad_norm": size}
         self.step += 1
+        self._follow(step, row["loss"])
         if self.step % job.log_every == 0 or self.step == job.steps:
-            self.log(loss, rate, size)
+            self.log(row)
         return True
+
+    def _follow(self, step: int, loss: float) -> None:
+        """What comes after an update: copies that follow the weights, and a stream that observes the step."""
+        job = self.job
+        if job.followers is not None:
+            job.followers.update(step)
+        if job.weights.average is not None:
+            job.weights.average.update(step)
+        if job.observed is not None:
+            job.observe(step, loss)
 
     def _patience_spent(self) -> bool:
         return bool(self.job.recipe.patience) and self.best.since >= self.job.recipe.patience
 
-    def log(self, loss: float, rate: float, norm: float) -> None:
-        row = {"step": self.step, "epoch": self.epoch, "lr": rate, "loss": loss, "grad_norm": norm}
-        if len(self.job.phases) > 1:
-            row["phase"] = self.job.phase(self.step - 1)
+    def log(self, row: dict[str, Any]) -> None:
+        row = {**self.time, **row}
+        if len(self.job.phases.cycle) > 1:
+            row["phase"] = self.job.phases.at(self.step - 1)[0]
         self.record.row(row)
         for callback in self.callbacks:
             callback.step(self.record, self.step, row)
 
     @property
-    def epoch(self) -> float:
-        """Epochs so far."""
-        return round(self.step / self.job.stream.steps_per_epoch, 6)
+    def time(self) -> dict[str, float]:
+        """Steps so far, and epochs where the stream has any."""
+        per_epoch = self.job.stream.steps_per_epoch
+        return {"step": self.step} | ({"epoch": round(self.step / per_epoch, 6)} if per_epoch else {})
 
     def boundary(self, stop: StopRequest) -> bool:
         """Evaluate, save and stop where it is due; True ends the loop."""
         job = self.job
         finished = self.step == job.steps
-        valid = job.data.valid if self.step % job.evaluate_every == 0 or finished else None
+        evaluates = job.data.valid is not None or bool(job.recipe.evaluations)
+        valid = evaluates and (self.step % job.evaluate_every == 0 or finished)
         every = job.options.checkpoint_every
         due = self.step % every == 0 if every else self.record.save_is_due()
         stop_signal = stop.signal
@@ -169,8 +192,8 @@ class Trainer:
             due, stop_signal = bool(agreed[0]), int(agreed[1])
         if (valid or due or finished or stop_signal) and not job.weights.finite():
             return self._bad_step(Fault("the last update made weights that are not finite"), {}, [])
-        if valid is not None:
-            self._evaluate(valid)
+        if valid:
+            self._evaluate()
             if self._patience_spent():
                 self.record.event("early-stop", self.step, best=self.best.step, monitor=self.best.name)
                 finished = True
@@ -182,20 +205,22 @@ class Trainer:
             raise stop_error(stop_signal, f"after step {self.step} of {job.steps}", str(path), f"checkpoint at step {self.step}", fix)
         return finished
 
-    def _evaluate(self, valid: Source) -> None:
-        self.job.world.beat(self.step, "evaluate")
-        metrics = self.job.evaluate(valid)
-        row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in metrics.items()}}
+    def _evaluate(self) -> None:
+        job = self.job
+        job.world.beat(self.step, "evaluate")
+        metrics = {f"valid/{name}": value for name, value in job.evaluate(job.data.valid).items()} if job.data.valid is not None else {}
+        row = {**self.time, **metrics, **job.evaluate_named()}
         self.record.row(row)
         if self.best.see(self.step, row):
-            self.best.weights = {name: tensor.clone() for name, tensor in self.job.weights.tensors()["model"].items()}
+            parts = job.weights.tensors()
+            self.best.weights = {name: tensor.clone() for name, tensor in (parts.get("average") or parts["model"]).items()}
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
 
     def _skip_step(self) -> None:
         """Skip a step: its batch is not used, the weights do not change."""
         self.step += 1
-        self.record.row({"step": self.step, "epoch": self.epoch, "skipped": True})
+        self.record.row({**self.time, "skipped": True})
 
     def _bad_step(self, fault: Fault, batch: dict[int, Batch], buffers: list[Tensor]) -> bool:
         """Stop, skip the step, or roll back to the last checkpoint and skip it from there: then False.
@@ -222,7 +247,7 @@ class Trainer:
                 buffer.copy_(value)
             self._skip_step()
             return True
-        back = (fault.steps - 1) * len(job.phases) + 1  # a guard counts the steps of its own phase
+        back = (fault.steps - 1) * len(job.phases.cycle) + 1  # a guard counts the steps of its own phase
         self.record.skip(range(step - back + 1 - broken, step + 1 - broken))
         if not self.record.restore(self):
             raise stop

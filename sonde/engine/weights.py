@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import BadInput
 from ..gradients import mean
 from ..gradients.flat import Flat
+from .average import Average
 from .fast import faster_update
 from .guard import bad_weights
+from .phases import Phases
 from .state import Moments, load_model_, misfit_model, model_tensors
 
 
@@ -21,18 +23,25 @@ class Weights:
 
     Args:
         model: its parameters become views of the buffer.
-        optimizer: makes the optimizer of a group of parameters.
-        objective: defines which parameters each phase updates, if it has phases (see `has_phases`).
+        optimizer: makes the optimizer of a group of parameters; with phases also a mapping with one for each.
+        phases: which parameters each update moves.
+        ema: decay of the moving average of the weights; 0 for none.
     """
 
-    def __init__(self, model: nn.Module, optimizer: Any, objective: Any = None) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, phases: Phases | None = None, ema: float = 0.0) -> None:
         self.model = model
-        decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
-        self.flat = Flat(model, decays, check_phases(objective, model)) if has_phases(objective) else Flat(model, decays)
+        phases = phases or Phases(None)
+        phase_of, optimizer_of = phases.of(model), phases.optimizers(optimizer)
+
+        def decays(name: str, parameter: Tensor, owner: nn.Module) -> bool:
+            return getattr(optimizer_of(phase_of(name)), "decays", lambda *of: True)(name, parameter, owner)
+
+        self.flat = Flat(model, decays, phase_of)
         groups: dict[int, list] = {}
         for group, parameter in self.flat.groups():
             groups.setdefault(group // 2, []).append((group, parameter))
-        self.movers = {phase: Mover(optimizer, own, self.flat) for phase, own in groups.items()}
+        self.movers = {phase: Mover(optimizer_of(phase), own, self.flat) for phase, own in groups.items()}
+        self.average = Average([self.flat.values, *_moving_buffers(model)], ema) if ema else None
 
     def rest(self, phase: int) -> None:
         """Forget the gradient of the weights that do not move in a phase."""
@@ -53,9 +62,17 @@ class Weights:
         """One optimizer step of the weights that a phase updates, at `factor` times the base rate; returns the rate used."""
         return self.movers[phase].update(factor)
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """The averaged weights in the model for a while, where there are any."""
+        return self.average.swapped() if self.average is not None else nullcontext()
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         moments = {name: value for mover in self.movers.values() for name, value in mover.moments.tensors().items()}
-        return {"model": model_tensors(self.model), "optim": moments}
+        parts = {"model": model_tensors(self.model), "optim": moments}
+        if self.average is not None:
+            with self.average.swapped():
+                parts["average"] = {name: tensor.clone() for name, tensor in model_tensors(self.model).items()}
+        return parts
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
@@ -64,6 +81,9 @@ class Weights:
             mover.moments.fits(saved)
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+        if self.average is not None and parts.get("average"):
+            load_model_(self.model, parts["average"])
+            self.average.restart()
         load_model_(self.model, parts["model"])
         for mover, saved in self._dealt(parts["optim"]):
             mover.quick = None
@@ -105,33 +125,9 @@ class Mover:
         return self.optimizer.param_groups[0]["lr"]
 
 
-def has_phases(objective: Any) -> bool:
-    """Whether an objective trains in phases that take turns (see `core.recipe.Objective`)."""
-    return hasattr(objective, "phases")
-
-
-def check_phases(objective: Any, model: nn.Module) -> Callable[[str], int]:
-    """`phase_of` of an objective with phases, after a check of its result for every trainable parameter."""
-
-    def whole(number: Any) -> bool:
-        return isinstance(number, int) and not isinstance(number, bool) and number >= 0
-
-    where, phases = type(objective).__name__, tuple(objective.phases)
-    if not phases or not all(map(whole, phases)):
-        raise BadInput(
-            f"the phases of the objective are {phases!r}", where=where, fix="give one or more whole numbers from 0, such as (0, 1)"
-        )
-    if not hasattr(objective, "phase_of"):
-        raise BadInput("the objective has phases but no 'phase_of'", where=where, fix="define phase_of(parameter_name) -> int")
-    phase_by_name = {name: objective.phase_of(name) for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, phase in phase_by_name.items():
-        if not whole(phase):
-            raise BadInput(f"phase_of('{name}') is {phase!r}", where=where, fix="give a whole number from 0")
-    for phase in phases:
-        if phase not in phase_by_name.values():
-            message = f"phase {phase} of the objective has no weights that train"
-            raise BadInput(message, where=where, fix="leave the phase out, or let its weights require gradients")
-    return phase_by_name.__getitem__
+def _moving_buffers(model: nn.Module) -> list[Tensor]:
+    """Buffers that a forward pass may change and that have a mean, such as running statistics."""
+    return [buffer for buffer in model.buffers() if buffer.is_floating_point()]
 
 
 def build_optimizer(optimizer: Any, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:

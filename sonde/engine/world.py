@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ..core.errors import BadInput, PeerLost
 
-PHASES = ("start", "step", "evaluate", "save")
+PHASES = ("start", "step", "evaluate", "save", "batch")
 _NUMBER = {phase: number for number, phase in enumerate(PHASES)}
 
 CHUNK = 1 << 20  # entries summed at a time: bounds memory, and larger chunks were slower
@@ -225,6 +225,22 @@ class World:
         if length:
             self._broadcast_bytes(buffer)
         return buffer.cpu().numpy().tobytes()
+
+    def gather_bytes(self, data: bytes) -> list[bytes]:
+        """The bytes of every rank, by rank, on rank 0; nothing on the others."""
+        import torch.distributed as dist
+
+        if self.size == 1:
+            return [data]
+        lengths = [int(length) for (length,) in self.gather_floats([len(data)])]
+        mine = torch.zeros(max(lengths), dtype=torch.uint8)
+        mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else 0
+        mine = mine.to(self.device)
+        rows = [torch.empty_like(mine) for _ in range(self.size)] if self.is_main else None
+        if max(lengths):
+            with self._collective():
+                dist.gather(mine, rows, dst=0)
+        return [row[:length].cpu().numpy().tobytes() for row, length in zip(rows or [], lengths, strict=False)]
 
     def _broadcast_bytes(self, data: Tensor) -> None:
         import torch.distributed as dist

@@ -76,10 +76,21 @@ class Log:
         self.size += len(self.waiting)
         self.waiting = b""
 
-    def sync(self) -> None:
-        """All rows on the disk, or ResourceFault."""
+    def flush(self) -> None:
+        """All rows with the system, or ResourceFault."""
         try:
             self._flush()
+        except OSError as error:
+            raise self._fault(error) from error
+
+    def sync(self) -> None:
+        """All rows on the disk, or ResourceFault."""
+        self.flush()
+        self.fsync()
+
+    def fsync(self) -> None:
+        """All rows that were flushed on the disk, or ResourceFault.  Another thread may call it."""
+        try:
             if self.fd is not None:
                 files.disk.fsync(self.fd)
         except OSError as error:

@@ -8,8 +8,10 @@ clean-up removes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 from ..core import files
 
 FOLDER = "segments"
+NAME = re.compile(r"[0-9a-f]{64}")
 
 
 def path_of(checkpoints: Path, name: str) -> Path:
@@ -32,7 +35,9 @@ def write(checkpoints: Path, name: str, chunks: Iterable[Any]) -> int:
     files.make_folder(path.parent)
     aside = path.with_name(f".tmp-{name[:12]}-{os.getpid()}-{secrets.token_hex(4)}")
     try:
-        size, _ = files.write_file(aside, chunks)
+        size, digest = files.write_file(aside, chunks)
+        if digest != name:
+            raise OSError(errno.EIO, f"segment {name[:12]} changed while it was written")
         files.disk.rename(aside, path)
     except BaseException:
         files.remove_quietly(aside)
@@ -41,10 +46,11 @@ def write(checkpoints: Path, name: str, chunks: Iterable[Any]) -> int:
     return size
 
 
-def read(checkpoints: Path, name: str, size: int, digest: str) -> bytes:
-    """The bytes of a segment; ValueError or OSError where they are not those that were written."""
-    data = files.read_file(path_of(checkpoints, name), size)
-    if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
+def read(checkpoints: Path, name: str) -> bytes:
+    """The bytes of a segment; ValueError or OSError where they are not those that its name is the hash of."""
+    path = path_of(checkpoints, name)
+    data = files.read_file(path, path.lstat().st_size)
+    if hashlib.sha256(data).hexdigest() != name:
         raise ValueError(f"segment {name[:12]} does not match its checksum")
     return data
 

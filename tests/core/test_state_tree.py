@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sonde.core.errors import BadInput, DataUnusable
 from sonde.core.files import dump_json, parse_json
-from sonde.core.segments import Segments, name_of
+from sonde.core.segments import Segments, encode_block, name_of
 from sonde.core.state_tree import join, segment_names, split
 
 
@@ -30,8 +30,9 @@ def equal(a, b) -> bool:
 
 def there_and_back(state):
     parts = split(state, "a test")
-    blocks = {name: block.clone() for one in parts.segments for name, block in one.blocks()}
-    return join(parse_json(dump_json(parts.json)), {name: tensor.clone() for name, tensor in parts.tensors.items()}, blocks)
+    blocks = {name: b"".join(encode_block(block)) for one in parts.segments for name, block in one.blocks()}
+    tensors = {name: tensor.clone() for name, tensor in parts.tensors.items()}
+    return join(parse_json(dump_json(parts.json)), tensors, blocks.__getitem__)
 
 
 leaves = st.one_of(
@@ -70,16 +71,17 @@ def test_what_cannot_be_saved_is_named(state):
 def test_a_state_that_lost_something_is_refused():
     buffer = Segments((4, 2), rows=3)
     parts = split({"w": torch.ones(2), "buffer": buffer}, "x")
-    blocks = dict(buffer.blocks())
+    blocks = {name: b"".join(encode_block(block)) for name, block in buffer.blocks()}
     name = buffer.names()[0]
     for tensors, some in (
         ({}, blocks),
         (parts.tensors, {}),
-        (parts.tensors, {**blocks, name: torch.ones(5)}),
-        (parts.tensors, {**blocks, name: blocks[name].double()}),
+        (parts.tensors, {**blocks, name: b"".join(encode_block(torch.ones(5)))}),
+        (parts.tensors, {**blocks, name: b"".join(encode_block(torch.zeros(3, 2, dtype=torch.int32)))}),
+        (parts.tensors, {**blocks, name: blocks[name][:-1]}),
     ):
         with pytest.raises(DataUnusable, match="cannot be put together"):
-            join(parts.json, tensors, some)
+            join(parts.json, tensors, some.__getitem__)
 
 
 @given(st.lists(st.tuples(st.integers(0, 22), st.integers(1, 9), st.floats(-9, 9, width=32)), max_size=6))

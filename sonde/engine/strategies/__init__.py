@@ -10,13 +10,15 @@ All have the methods of `Strategy`; where there are several processes, each of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from ...core.batch import Batch
 from ...core.errors import BadInput
-from ..weights import Weights, has_phases
+from ..phases import Phases
+from ..weights import Weights
 
 
 class AnyWeights(Protocol):
@@ -38,8 +40,12 @@ class AnyWeights(Protocol):
         """One optimizer step at `factor` times the base rate; returns the rate used."""
         ...
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """The averaged weights in the model for a while, where there are any."""
+        ...
+
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Whole tensors by part of a checkpoint: 'model' and 'optim'."""
+        """Whole tensors by part of a checkpoint: 'model', 'optim' and, where weights are averaged, 'average'."""
         ...
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -71,22 +77,26 @@ class Strategy(Protocol):
         ...
 
 
-def build(model: nn.Module, optimizer: Any, objective: Any, world: Any, shards: int, parallel: str, steady: bool) -> Strategy:
+def build(
+    model: nn.Module, optimizer: Any, phases: Phases, world: Any, shards: int, parallel: str, steady: bool, ema: float = 0.0
+) -> Strategy:
     """The strategy of a run.
 
     Args:
+        phases: which weights each update moves.
         shards: parts of a batch over all processes.
         parallel: 'ddp' or 'fsdp'.
         steady: only the optimizer changes the model, so a step may be replayed.
+        ema: decay of the moving average of the weights; 0 for none.
     """
     if parallel == "fsdp" and world.size > 1:
         from .sharded import Sharded
 
-        if has_phases(objective):
+        if phases.declared:
             message = "FSDP does not support objectives with phases, such as GAN training"
             raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-        return Sharded(model, optimizer, world)
-    weights = Weights(model, optimizer, objective)
+        return Sharded(model, optimizer, world, ema)
+    weights = Weights(model, optimizer, phases, ema)
     if shards == 1:
         from .single import Single
 

@@ -8,6 +8,7 @@ the number of processes changes nothing is that of `ordered`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from ...core.batch import Batch
 from ...gradients.flat import owner
 from ...gradients.mean import global_counts
+from ..average import Average
 from ..state import misfit_model, model_tensors
 from ..weights import build_optimizer
 from ..world import World
@@ -24,11 +26,11 @@ from ..world import World
 class Sharded:
     """Each process computes its shards with weights that are gathered block by block, and keeps its part of the gradient."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, world: World, ema: float = 0.0) -> None:
         self.model, self.world = model, world
         self.evaluation_world = World.single()  # a forward pass needs all processes, so all see all batches
         self.memory: dict[str, Any] = {}
-        self.weights = ShardedWeights(model, optimizer, world)
+        self.weights = ShardedWeights(model, optimizer, world, ema)
 
     def gradient(self, objective: Any, batch: Mapping[int, Batch], seed: Callable[[int], None], phase: int = 0) -> float:
         """The gradient of the mean over all shards; torch averages over processes, so each loss is scaled up by their number."""
@@ -50,7 +52,7 @@ class Sharded:
 class ShardedWeights:
     """The methods of `Weights`; every one of them is a collective."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, world: World) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, world: World, ema: float = 0.0) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -70,6 +72,8 @@ class ShardedWeights:
                 groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
         self.optimizer = build_optimizer(optimizer, groups)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
+        buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+        self.average = Average([*(_local(p.detach()) for _, p in named), *buffers], ema) if ema else None
 
     def norm(self) -> Tensor:
         grads = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -99,16 +103,28 @@ class ShardedWeights:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Full tensors, gathered from all processes."""
-        model = {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
-        return {"model": model, "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
+        parts = {"model": self._gather(), "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
+        if self.average is not None:
+            with self.average.swapped():
+                parts["average"] = {name: tensor.clone() for name, tensor in self._gather().items()}
+        return parts
+
+    def averaged(self) -> AbstractContextManager[None]:
+        return self.average.swapped() if self.average is not None else nullcontext()
+
+    def _gather(self) -> dict[str, Tensor]:
+        return {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         misfit_model(self.whole, parts)
 
     def load(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         with torch.no_grad():
-            for name, tensor in model_tensors(self.model).items():
-                _copy_shard_(tensor, parts["model"][name])
+            for part in ("average", "model") if self.average is not None and parts.get("average") else ("model",):
+                for name, tensor in model_tensors(self.model).items():
+                    _copy_shard_(tensor, parts[part][name])
+                if part == "average" and self.average is not None:
+                    self.average.restart()
             if not parts["optim"]:
                 self.optimizer.state.clear()
                 return
