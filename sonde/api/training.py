@@ -28,6 +28,8 @@ def train(
     shards: int | None = None,
     parallel: str | None = None,
     checkpoint_every: int | None = None,
+    async_save: bool | None = None,
+    ema: float | None = None,
     exact: bool = False,
     accept_data_change: bool = False,
     tensorboard: bool = False,
@@ -47,7 +49,8 @@ def train(
     The other arguments are described in `sonde.engine.options.Options`.
     """
     loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
-    loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "hang_timeout": hang_timeout, "restarts": restarts}
+    loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "async_save": async_save, "ema": ema}
+    loose |= {"hang_timeout": hang_timeout, "restarts": restarts}
     explicit = {name: value for name, value in loose.items() if value is not None}
     switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}
     options = Options.of({**explicit, **switches})

@@ -269,6 +269,7 @@ def digest(path: Path) -> dict[str, str]:
         "moments": tensors_digest(last.parts["optim"]),
         "best weights": tensors_digest(checkpoint.best_weights(last)),
         "random states": tensors_digest(last.parts["rng"]),
+        **{name: tensors_digest(part) for name, part in last.parts.items() if name not in checkpoint.PARTS},
         "state": json.dumps(last.state, sort_keys=True),
         "metrics": (path / "metrics.jsonl").read_text(),
         "result": (path / "result.json").read_text(),
@@ -568,9 +569,9 @@ class Story:
         journal, saved, place = Journal(folder), {}, InSave()
         real = checkpoint.save
 
-        def save(where: Path, step: int, parts: Any, state: Any, about: Any) -> Path:
+        def save(where: Path, step: int, parts: Any, state: Any, about: Any, segments: Any = ()) -> Path:
             saved[step] = content_digest(parts, state)
-            path = real(where, step, parts, state, about)
+            path = real(where, step, parts, state, about, segments)
             journal.note(step)
             return path
 

@@ -324,7 +324,7 @@ def test_a_model_that_fits_no_checkpoint_changes_nothing(run: Path) -> None:
 
 
 def test_a_checkpoint_from_the_future_is_refused_and_left_alone(run: Path) -> None:
-    forge_manifest(checkpoints.path_of(run / "checkpoints", NEWEST), format=2)
+    forge_manifest(checkpoints.path_of(run / "checkpoints", NEWEST), format=3)
     with pytest.raises(BadInput, match="newer version"):
         train(run)
     assert checkpoints.steps(run / "checkpoints") == [BEFORE, NEWEST] and leftovers(run) == []

@@ -270,12 +270,13 @@ def test_a_model_that_is_spread_over_processes_has_no_phases():
     from types import SimpleNamespace
 
     from sonde.engine import strategies
+    from sonde.engine.phases import Phases
 
     world = SimpleNamespace(size=2)
     with pytest.raises(
         BadInput, match=r"FSDP does not support objectives with phases, such as GAN training \(parallel\); leave --parallel fsdp out"
     ):
-        strategies.build(Game(), None, Adversarial(), world, shards=2, parallel="fsdp", steady=True)
+        strategies.build(Game(), None, Phases(Adversarial()), world, shards=2, parallel="fsdp", steady=True)
 
 
 @pytest.mark.parametrize("r1", [0.0, 3.0])
