@@ -43,8 +43,8 @@ Collate = Callable[[list[Any]], Any]
 def adopt(data: Data) -> Data:
     """The same data with a source in place of every torch data set or loader."""
     parts = {name: getattr(data, name) for name in ("train", "valid", "test")}
-    theirs = {name: part for name, part in parts.items() if isinstance(part, (Dataset, DataLoader))}
-    return replace(data, **{name: TorchSource(part) for name, part in theirs.items()}) if theirs else data
+    theirs: dict[str, Any] = {name: TorchSource(part) for name, part in parts.items() if isinstance(part, (Dataset, DataLoader))}
+    return replace(data, **theirs) if theirs else data
 
 
 @final

@@ -37,7 +37,7 @@ class Average:
         torch._foreach_lerp_(self.values, self.live, 1 - min(self.decay, (1 + step) / (10 + step)))
 
     @contextmanager
-    def swapped(self) -> Iterator[None]:
+    def swap(self) -> Iterator[None]:
         """The average in the place of the live tensors for a while."""
         self._swap()
         try:

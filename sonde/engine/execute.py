@@ -281,7 +281,7 @@ def finish(job: Job, trainer: Trainer, record: Record) -> None:
         if source is not None and len(source):
             world.beat(trainer.step, "evaluate")
             metrics |= {f"{name}/{metric}": value for metric, value in job.evaluate(source).items()}
-    metrics |= job.evaluate_named()
+    metrics |= job.run_evaluations()
     if world.is_main:
         tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
         record.row({**trainer.time, **tests, "model_step": step})

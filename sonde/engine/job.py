@@ -218,14 +218,14 @@ class Job:
         """Metrics of a source, with the averaged weights where there are any."""
         recipe, world = self.recipe, self.strategy.evaluation_world
         objective = self.observed.objective if self.observed is not None else self.objective
-        with self.weights.averaged():
+        with self.weights.use_average():
             return evaluate(self.model, objective, source, recipe.evaluate_batch_size, self.ready, world)
 
-    def evaluate_named(self) -> dict[str, float]:
+    def run_evaluations(self) -> dict[str, float]:
         """Metrics of the recipe's own evaluations, as `name/term`."""
         metrics: dict[str, float] = {}
         for name, function in (self.recipe.evaluations or {}).items():
-            with self.weights.averaged():
+            with self.weights.use_average():
                 around = partial(own_randomness, self.options.seed, "evaluate", name)
                 means = evaluate_shards(self.model, function, self.shards, around, self.strategy.evaluation_world)
             metrics |= {f"{name}/{term}": value for term, value in means.items()}

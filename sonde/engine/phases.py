@@ -33,7 +33,8 @@ class Phases:
                 where=self.where,
                 fix="give names, such as ('critic', 'actor'), or whole numbers from 0, such as (0, 1)",
             )
-        self.names: list[Phase] = list(range(max(names) + 1)) if whole else list(dict.fromkeys(names))  # type: ignore[arg-type, type-var]
+        numbers = [name for name in names if isinstance(name, int)]
+        self.names: list[Phase] = [*range(max(numbers) + 1)] if whole else list(dict.fromkeys(names))
 
     def at(self, step: int) -> tuple[Phase, ...]:
         """The updates of a step."""

@@ -57,9 +57,9 @@ class Record:
         """Open the log of events; `restore` opens the rows."""
         if self.owner:
             self.events.open(None)
-        self.saver.shared = self._disk_is_shared()
+        self.saver.shared = self._shares_disk()
 
-    def _disk_is_shared(self) -> bool:
+    def _shares_disk(self) -> bool:
         """Whether every process sees the files that rank 0 writes."""
         if self.world.size == 1:
             return True

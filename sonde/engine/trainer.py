@@ -209,7 +209,7 @@ class Trainer:
         job = self.job
         job.world.beat(self.step, "evaluate")
         metrics = {f"valid/{name}": value for name, value in job.evaluate(job.data.valid).items()} if job.data.valid is not None else {}
-        row = {**self.time, **metrics, **job.evaluate_named()}
+        row = {**self.time, **metrics, **job.run_evaluations()}
         self.record.row(row)
         if self.best.see(self.step, row):
             parts = job.weights.tensors()

@@ -62,15 +62,15 @@ class Weights:
         """One optimizer step of the weights that a phase updates, at `factor` times the base rate; returns the rate used."""
         return self.movers[phase].update(factor)
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def use_average(self) -> AbstractContextManager[None]:
         """The averaged weights in the model for a while, where there are any."""
-        return self.average.swapped() if self.average is not None else nullcontext()
+        return self.average.swap() if self.average is not None else nullcontext()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         moments = {name: value for mover in self.movers.values() for name, value in mover.moments.tensors().items()}
         parts = {"model": model_tensors(self.model), "optim": moments}
         if self.average is not None:
-            with self.average.swapped():
+            with self.average.swap():
                 parts["average"] = {name: tensor.clone() for name, tensor in model_tensors(self.model).items()}
         return parts
 

@@ -129,8 +129,8 @@ def observe_before(step_limit: int) -> Callable[..., None]:
 
 def twice(self: job.Job, step: int, shard: int) -> Any:
     """What asking for an example by `batch(0)` would do at every resume."""
-    if not getattr(self, "asked", False):
-        self.asked = True  # type: ignore[attr-defined]
+    if not getattr(self, "began", False):
+        self.began = True  # type: ignore[attr-defined]
         self.stream.batch(step, shard, self.shards, self.model)
     return ORDINARY(self, step, shard)
 
@@ -209,23 +209,23 @@ def test_a_checkpoint_of_a_large_buffer_writes_what_changed(memory):
 # Processes that share no disk
 
 
-def test_blocks_go_to_rank_0_where_no_disk_is_shared(memory, long, monkeypatch):
-    monkeypatch.setattr(record.Record, "_disk_is_shared", lambda self: False)
+def test_blocks_go_to_rank_0_where_no_shares_disk(memory, long, monkeypatch):
+    monkeypatch.setattr(record.Record, "_shares_disk", lambda self: False)
     path = memory / "run"
     stop_at(path, EVERY, processes=2, steps=LONG)
     assert unlike(finished(path, **KIND, steps=LONG, processes=2), long) == []
 
 
-def test_a_disk_is_shared_where_a_file_is_seen(memory):
+def test_a_shares_disk_where_a_file_is_seen(memory):
     shared = []
-    real = record.Record._disk_is_shared
+    real = record.Record._shares_disk
 
     def look(self):
         shared.append(real(self))
         (memory / f"rank-{self.world.rank}").write_text(str(shared[-1]))
         return shared[-1]
 
-    outcome = attempt(memory / "run", before=lambda: setattr(record.Record, "_disk_is_shared", look), **KIND, processes=2).wait()
+    outcome = attempt(memory / "run", before=lambda: setattr(record.Record, "_shares_disk", look), **KIND, processes=2).wait()
     outcome.done()
     assert [(memory / f"rank-{rank}").read_text() for rank in (0, 1)] == ["True", "True"]
     assert not list((memory / "run").glob(".shared-*"))
@@ -245,7 +245,7 @@ def test_an_average_is_the_sum_written_out():
         d = min(0.5, (1 + step) / (10 + step))
         expected = [d * old + (1 - d) * new for old, new in zip(expected, live, strict=True)]
     assert all(torch.allclose(mine, theirs, rtol=1e-6) for mine, theirs in zip(average_of.values, expected, strict=True))
-    with average_of.swapped():
+    with average_of.swap():
         assert torch.allclose(live[0], expected[0], rtol=1e-6)
     assert live[0].tolist() == [11.0, 12.0]
 
@@ -317,11 +317,11 @@ def test_a_stream_without_epochs_needs_steps(tmp_path):
 
 
 def test_asking_for_an_example_changes_no_state(tmp_path, monkeypatch):
-    asked = []
+    steps = []
     real = Mining.batch
-    monkeypatch.setattr(Mining, "batch", lambda self, step, *more: asked.append(step) or real(self, step, *more))
+    monkeypatch.setattr(Mining, "batch", lambda self, step, *more: steps.append(step) or real(self, step, *more))
     train(experience(steps=3), run=tmp_path / "run", quiet=True, threads=1)
-    assert asked == [0, 1, 2]
+    assert steps == [0, 1, 2]
 
 
 def test_what_a_step_measures_is_that_of_all_shards(memory):

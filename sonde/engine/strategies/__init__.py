@@ -40,7 +40,7 @@ class AnyWeights(Protocol):
         """One optimizer step at `factor` times the base rate; returns the rate used."""
         ...
 
-    def averaged(self) -> AbstractContextManager[None]:
+    def use_average(self) -> AbstractContextManager[None]:
         """The averaged weights in the model for a while, where there are any."""
         ...
 

@@ -105,12 +105,12 @@ class ShardedWeights:
         """Full tensors, gathered from all processes."""
         parts = {"model": self._gather(), "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
         if self.average is not None:
-            with self.average.swapped():
+            with self.average.swap():
                 parts["average"] = {name: tensor.clone() for name, tensor in self._gather().items()}
         return parts
 
-    def averaged(self) -> AbstractContextManager[None]:
-        return self.average.swapped() if self.average is not None else nullcontext()
+    def use_average(self) -> AbstractContextManager[None]:
+        return self.average.swap() if self.average is not None else nullcontext()
 
     def _gather(self) -> dict[str, Tensor]:
         return {name: _full(tensor) for name, tensor in model_tensors(self.model).items()}
