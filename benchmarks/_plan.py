@@ -64,8 +64,8 @@ def plan(rows: Sequence[Row], jobs: int, look: Callable[[dict[str, str]], dict[s
         outcome.facts = {name: value for name, value in answer["facts"].items() if own["facts"].get(name) != value}
         bits = tuple(answer["digests"].items())
         # With more threads large sums are cut elsewhere, and the probe is small: that row always runs.
-        if row.name != "own" and answer["facts"].get("threads") == own["facts"].get("threads"):
-            if bits in before:  # so a row equal to the machine's own is skipped only where that one is planned too
-                outcome.skipped = f"same bits as {before[bits]}"
+        # A row equal to the machine's own is skipped only where that one is planned too.
+        if row.name != "own" and answer["facts"].get("threads") == own["facts"].get("threads") and bits in before:
+            outcome.skipped = f"same bits as {before[bits]}"
         before.setdefault(bits, row.name)
     return outcomes
