@@ -21,6 +21,9 @@ from torch import Tensor, nn
 
 from .batch import Batch
 
+STATE = "state."
+"""prefix of the fields of a batch, and of the notes of an objective, that hold the state of a model from one step to the next"""
+
 
 @dataclass(frozen=True)
 class Measured:

@@ -64,12 +64,15 @@ class Terms(Mapping[str, Term]):
         return len(self.terms)
 
     def __add__(self, other: Terms) -> Terms:
-        """Sums and counts of the same name add; other names stand side by side."""
+        """Sums and counts of the same name add; other names stand side by side.  Notes are of the examples of both, in order."""
         out = dict(self.terms)
         for name, term in other.terms.items():
             mine = out.get(name)
             out[name] = term if mine is None else Term(mine.sum + term.sum, mine.count + term.count, term.weight)
-        return Terms(**out).note(**self.notes, **other.notes)
+        notes = dict(self.notes)
+        for name, rows in other.notes.items():
+            notes[name] = torch.cat([notes[name], rows]) if name in notes else rows
+        return Terms(**out).note(**notes)
 
     def counts(self) -> dict[str, float]:
         return {name: float(term.count) for name, term in self.terms.items()}

@@ -12,7 +12,7 @@ from ..core.options import Range
 from ..core.recipe import Callback, Recipe
 from ..data.sequences import MaskedSource
 from ..models.language_model import mixer_of
-from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, network, sequence_recipe, window_data
+from .tools.sequence import BatchSize, Depth, LearningRate, ModelWidth, StepCount, carry_state, network, sequence_recipe, window_data
 
 
 def recipe(
@@ -24,6 +24,8 @@ def recipe(
     batch_size: BatchSize = 16,
     lr: LearningRate = 2e-3,
     steps: StepCount = 1000,
+    carry: bool = False,
+    document_end: str = "",
     data: Path | None = None,
     valid: Annotated[float, Range(0, below=1)] = 0.05,
     test: Annotated[float, Range(0, below=1)] = 0.05,
@@ -43,6 +45,8 @@ def recipe(
         batch_size: windows per update
         lr: peak learning rate: linear warm-up, then cosine decay to a tenth
         steps: updates
+        carry: read the text in order and carry the state of a recurrent mixer from update to update
+        document_end: with carry: text that ends a document, after which the state is empty again
         data: a plain text file; by default tiny-Shakespeare (text/tinyshakespeare.txt of a data folder), and where that is
             missing the source text of Python's standard library
         valid: fraction of the text for validation, after the training part; the standard library is split by file
@@ -52,7 +56,10 @@ def recipe(
     causal = mixer_of(mixer, width).causal
     if not causal:
         dataset = _mask_characters(dataset, seed)
-    base = sequence_recipe(network(mixer, width, depth, len(dataset.classes), context, dropout=dropout), dataset, batch_size, lr, steps)
+    model = network(mixer, width, depth, len(dataset.classes), context, dropout=dropout, endless=carry)
+    base = sequence_recipe(model, dataset, batch_size, lr, steps)
+    if carry:
+        return carry_state(base, context, mixer, width, document_end)
     return base if causal else base.replace(callbacks=(WarnMaskedLoss(mixer),))
 
 
