@@ -143,15 +143,19 @@ def test_a_state_that_is_not_saved_is_noticed(text, memory):
 
 
 def test_the_state_reaches_further_than_a_window(tmp_path):
-    """Windows of 2 of documents that are all alike: with the state since their start every letter is known, without it few are."""
+    """Windows of 4 of documents that are all alike: with the state since their start every letter is known, without it few are.
+
+    Readers of the validation part may start in the middle of a document, which costs them its first letters.
+    """
     path = tmp_path / "pattern.txt"
     path.write_text("aababbbabaab;" * 700)
-    how: dict[str, Any] = {"mixer": "gru", "depth": 1, "width": 32, "context": 2, "batch_size": 8, "steps": 400, "lr": 5e-3, "data": path}
+    how: dict[str, Any] = {"mixer": "gru", "depth": 1, "width": 32, "context": 4, "batch_size": 16, "steps": 500, "lr": 2e-3, "data": path}
+    how["valid"] = 0.4
     losses = {}
     for carry in ({"carry": True, "document_end": ";"}, {}):
         run = train("char_lm", run=tmp_path / f"run-{len(losses)}", quiet=True, threads=1, **carry, **how)
         losses[bool(carry)] = run.result["metrics"]["valid/loss"]
-    assert losses[True] < 0.1 < 0.3 < losses[False], losses
+    assert losses[True] < 0.15 < 0.3 < losses[False], losses
 
 
 @pytest.mark.parametrize("mixer", ["attention", "linformer"])

@@ -51,7 +51,7 @@ class ContiguousStream(Stream):
         cuts = torch.cat([torch.as_tensor(ends, dtype=torch.int64).view(-1) + 1, self.stops])
         self.cuts = cuts.unique()
         """positions at which a window ends in any case"""
-        self.steps_per_epoch = -(-track // length)
+        self.steps_per_epoch: int = -(-track // length)
         self._readers: dict[int, Readers] = {}
 
     def open(self, own: range, shards: int) -> None:
