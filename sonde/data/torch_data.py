@@ -101,7 +101,8 @@ def from_torch(
     dataset: Any = loader.dataset if loader is not None else data
     workers = workers if workers is not None else loader.num_workers if loader is not None else 0
     if isinstance(dataset, IterableDataset):
-        return IterableStream(loader or DataLoader(dataset, batch_size, num_workers=workers), seed, names)
+        loader = loader if loader is not None else DataLoader(dataset, batch_size, num_workers=workers)
+        return IterableStream(loader, seed, names)
     if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise BadInput(
             f"a {type(dataset).__name__} has no length or no items",
@@ -197,7 +198,10 @@ class IterableStream(Stream):
 
     def example(self, n: int) -> Batch:
         with own_randomness(self.seed, "epoch", 0):
-            return as_batch(next(iter(self._new_loader(0))), self.names)[:n]
+            batch = next(iter(self._new_loader(0)), None)
+        if batch is None:
+            raise self._no_example()
+        return as_batch(batch, self.names)[:n]
 
     def close(self) -> None:
         self._batches = None
@@ -227,12 +231,15 @@ class IterableStream(Stream):
             self._begin_epoch()
             batch = self._read()
         if batch is None:
-            raise DataUnusable("the data set gave no example", where=type(self.loader.dataset).__name__, fix="look at its __iter__")
+            raise self._no_example()
         self.position += 1
         result = as_batch(batch, self.names)
         if not self.loader.num_workers and len(result) < (self.loader.batch_size or 1):
             self._begin_epoch()  # a short batch is the last, and the data set may have gone back to its start already
         return result
+
+    def _no_example(self) -> DataUnusable:
+        return DataUnusable("the data set gave no example", where=type(self.loader.dataset).__name__, fix="look at its __iter__")
 
     def _begin_epoch(self) -> None:
         self.epoch, self.position, self._batches, self._random = self.epoch + 1, 0, None, None

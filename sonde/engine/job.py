@@ -110,9 +110,9 @@ class Job:
         """Check everything a user can get wrong, before a file is written: targets, shapes, sizes of model and data."""
         objective: Any = self.recipe.objective
         for name, source in self.data.splits.items() if hasattr(objective, "check") else ():
-            lazy = getattr(source, "lazy", False)  # its examples are dear: a few of them
-            for start in range(0, min(len(source), 64) if lazy else len(source), 8192):
-                batch = source[torch.arange(start, min(start + 8192, 64 if lazy else len(source)))]
+            examples = min(len(source), 64) if getattr(source, "lazy", False) else len(source)  # a few where they are dear
+            for start in range(0, examples, 8192):
+                batch = source[torch.arange(start, min(start + 8192, examples))]
                 if name == "train" and "y" not in batch and isinstance(self.stream, SourceStream):  # questions that an augmentation makes
                     batch = self.stream.augment_batch(batch, 0, 0)
                 try:
