@@ -60,10 +60,6 @@ class Order:
         self._cached: int | None = None
         self._indices = torch.arange(n)
 
-    def epoch(self, step: int) -> tuple[int, int]:
-        """(epoch, position inside it) of a step, both counted from 0."""
-        return divmod(step, self.steps_per_epoch)
-
     def permutation(self, epoch: int) -> Tensor:
         """All indices in the order of an epoch."""
         if epoch != self._cached:

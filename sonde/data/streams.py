@@ -82,7 +82,7 @@ class SourceStream(Stream):
             if step != self._step:  # taken once for all shards
                 self._taken, self._step = self.source[self.order.at(step)], step
             return self._taken
-        epoch, position = self.order.epoch(step)
+        epoch, position = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._laid_out, self._epoch = self.source[self.order.permutation(epoch)], epoch
         start = position * self.order.batch_size

@@ -55,6 +55,7 @@ class Job:
         self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
         self.moves = hasattr(self.objective, "at")
         self.phases = Phases(self.objective)
+        self.updates = self.phases.updates
         self.stream = self._build_stream()
         self.observed = Observed(self.objective) if self.stream.observes else None
         self.objective = self.observed or self.objective

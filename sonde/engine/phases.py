@@ -36,9 +36,8 @@ class Phases:
         numbers = [name for name in names if isinstance(name, int)]
         self.names: list[Phase] = [*range(max(numbers) + 1)] if whole else list(dict.fromkeys(names))
 
-    def at(self, step: int) -> tuple[Phase, ...]:
-        """The updates of a step."""
-        return self.cycle[step % len(self.cycle)]
+        self.updates = [[(phase, self.number(phase)) for phase in updates] for updates in self.cycle]
+        """for each step of the cycle its updates: phases with their numbers"""
 
     def number(self, phase: Phase) -> int:
         return self.names.index(phase)

@@ -129,8 +129,7 @@ class Trainer:
         batch = job.batch(step)  # data: for a data set a pure function of (seed, step)
         job.begin_step(step)
         row: dict[str, Any] = {}
-        for phase in job.phases.at(step):  # one, but for networks that take turns
-            number = job.phases.number(phase)
+        for phase, number in job.updates[step % len(job.updates)]:  # one, but for networks that take turns
             job.begin_update(phase)
             try:
                 loss = job.strategy.gradient(job.objective, batch, partial(job.seed, step), number)  # forward, loss, backward
@@ -167,7 +166,7 @@ class Trainer:
     def log(self, row: dict[str, Any]) -> None:
         row = {**self.time, **row}
         if len(self.job.phases.cycle) > 1:
-            row["phase"] = self.job.phases.at(self.step - 1)[0]
+            row["phase"] = self.job.phases.cycle[(self.step - 1) % len(self.job.phases.cycle)][0]
         self.record.row(row)
         for callback in self.callbacks:
             callback.step(self.record, self.step, row)

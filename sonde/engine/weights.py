@@ -49,7 +49,7 @@ class Weights:
             self.flat.rest(phase)
 
     def norm(self) -> Tensor:
-        return self.flat.norm()
+        return mean.norm(self.flat)
 
     def finite(self) -> bool:
         """Whether all weights are finite numbers.  The padding between them in the buffer is ignored."""

@@ -87,10 +87,6 @@ class Flat:
                 groups.append((group, parameter))
         return groups
 
-    def norm(self) -> Tensor:
-        """Global 2-norm of the gradient."""
-        return torch.linalg.vector_norm(self.grad)
-
     def rest(self, phase: int) -> None:
         """Zero the gradients of all parameters that a phase does not update."""
         self.grad[: self.bounds[2 * phase][0]].zero_()

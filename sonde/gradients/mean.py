@@ -162,6 +162,11 @@ def _counts(model: nn.Module, objective: Any, shard: int, batch: Batch, before: 
     return counts
 
 
+def norm(flat: Flat) -> Tensor:
+    """Global 2-norm of the gradient."""
+    return torch.linalg.vector_norm(flat.grad)
+
+
 def clip(flat: Flat, norm: Tensor, largest: float) -> None:
     """Scale the gradient so that its global norm is at most `largest`:  g <- min(1, c / norm(g)) g."""
     flat.grad.mul_(torch.clamp(largest / (norm + 1e-12), max=1.0))

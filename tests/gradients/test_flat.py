@@ -6,7 +6,7 @@ from torch import nn
 
 from sonde.core.errors import BadInput
 from sonde.gradients.flat import Flat
-from sonde.gradients.mean import clip
+from sonde.gradients.mean import clip, norm
 
 
 def network(seed: int = 0, norm: bool = True) -> nn.Sequential:
@@ -23,7 +23,7 @@ def test_values_and_gradients_equal_those_of_a_plain_model():
     for (name, a), (_, b) in zip(plain.named_parameters(), flattened.named_parameters(), strict=True):
         torch.testing.assert_close(b, a, msg=name)
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-5, atol=1e-7, msg=name)
-    assert flat.norm().item() == pytest.approx(torch.nn.utils.get_total_norm([p.grad for p in plain.parameters()]).item(), rel=1e-6)
+    assert norm(flat).item() == pytest.approx(torch.nn.utils.get_total_norm([p.grad for p in plain.parameters()]).item(), rel=1e-6)
 
 
 def test_one_update_of_the_buffer_is_the_update_of_every_parameter():
@@ -80,7 +80,7 @@ def test_clipping_by_the_global_norm(largest, expected):
     model = nn.Linear(2, 1, bias=False)
     flat = Flat(model)
     model.weight.grad.copy_(torch.tensor([[3.0, 4.0]]))
-    clip(flat, flat.norm(), largest)
+    clip(flat, norm(flat), largest)
     torch.testing.assert_close(model.weight.grad, torch.tensor([expected]))
 
 
