@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..core.errors import BadInput, SondeError
+from ..core.tape import Tape
 from ..kernels.library import is_observed
-from ._replay import RecordedProgram, Tape
+from ._replay import RecordedProgram
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -100,7 +101,7 @@ class Folded(nn.Module):
         """A recording for inputs like x, if it reproduces the layers."""
         try:
             # In inference mode torch dispatches larger operations to a tape than outside it.
-            with torch.inference_mode(False), torch.no_grad(), Tape(x := x.clone()) as tape:
+            with torch.inference_mode(False), torch.no_grad(), Tape([x := x.clone()]) as tape:
                 output = self.model(x)
         except RuntimeError:  # such as a view that needs the other layout; any other error is raised again by the layers
             return None
@@ -129,7 +130,7 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
 
         hooks.append(part.register_forward_hook(record))
     try:
-        with torch.no_grad(), Tape(example) as tape:
+        with torch.no_grad(), Tape([example]) as tape:
             output = model(example)
     except SondeError:
         raise
@@ -146,7 +147,7 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
         if layer is None or type(parts[layer]) in NORMS or calls[layer] != 1 or calls[name] != 1 or norm.running_mean is None:
             continue
         number = tape.slots[id(read[name])]
-        if len(tape.readers(number)) == 1 and tape.slots.get(id(output)) != number:
+        if sum(number in step.reads() for step in tape.operations) == 1 and tape.slots.get(id(output)) != number:
             pairs.append((layer, name))
     return output, pairs
 
