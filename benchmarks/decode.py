@@ -52,7 +52,7 @@ def reading(megabytes: int = 512) -> float:
     """Bytes per second at which all threads together read memory, by the fastest way known: torch's, or one large product of ours."""
     x = torch.ones(megabytes << 18).view(-1, 1024)
     program, one, best = Program(1, torch.float32), torch.ones(1024), float("inf")
-    program.linear(program.shared("x", 1024), program.shared("y", len(x)), x)
+    program.linear(program.add_shared("x", 1024), program.add_shared("y", len(x)), x)
     seen = torch.zeros(1, dtype=torch.long)
     for way in (lambda: x.sum(), lambda: x.amax(), lambda: x @ one, lambda: program.run(seen)):
         for _ in range(3):

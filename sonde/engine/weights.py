@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import increment_version
 
 from ..gradients import mean
 from ..gradients.flat import Flat
@@ -105,8 +106,10 @@ class Mover:
     def __init__(self, optimizer: Any, own: list[tuple[int, nn.Parameter]], flat: Flat) -> None:
         elementwise = getattr(optimizer, "elementwise", False)
         groups = []
+        self.parameters: list[nn.Parameter] = []
         for group, parameter in own:
             slots = [slot for slot in flat.slots if slot.group == group]
+            self.parameters += [slot.parameter for slot in slots]
             params = [parameter] if elementwise else [slot.parameter for slot in slots]
             groups.append({"params": params, "group": group, "names": [slot.name for slot in slots]})
         self.optimizer = build_optimizer(optimizer, groups)
@@ -122,6 +125,7 @@ class Mover:
         else:
             self.optimizer.step()
             self.quick = faster_update(self.optimizer)
+        increment_version(self.parameters)  # torch counts changes of the buffer, not of the parameters in it, and none by fused kernels
         return self.optimizer.param_groups[0]["lr"]
 
 

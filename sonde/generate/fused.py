@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ..core.errors import BadInput
+from ..core.versions import WeightVersions
 from ..kernels import library
 from ..kernels.decode import ROWS, Program, Vectors, Weights
 from ..kernels.states import Memory, cannot_decode, get_tensor, linear
@@ -54,7 +55,9 @@ def prepare_quantized(model: LanguageModel, batch_size: int = 1) -> Fused:
 class Fused:
     """Advances a language model by one token of a few sequences in one call.
 
-    Everything else (a prompt, gradients, training, more sequences) goes through the model.
+    Everything else (a prompt, gradients, training, more sequences) goes through the model.  Weights that change later are used:
+    changes in place that torch counts and those by the engine from the next token on, any other from the first token after the next
+    prompt that this object reads (see `WeightVersions`).
     """
 
     def __init__(self, model: LanguageModel, batch_size: int = 1, weights: Weights | None = None) -> None:
@@ -66,7 +69,10 @@ class Fused:
             raise cannot_decode("the model has forward hooks, which a compiled program would skip")
         self.model, self.weights = model, weights
         self._bytes: dict[int, tuple] = {}
-        self._programs = {batch_size: _Line(model, batch_size, weights, self._bytes)}
+        self._programs: dict[int, _Line] = {}
+        self._continues = False
+        """the last call ran the program"""
+        self._pack(batch_size)
 
     @property
     def training(self) -> bool:
@@ -80,12 +86,22 @@ class Fused:
         """tokens (B, T) after a state -> logits (B, T, vocabulary) and the next state."""
         one = state is not None and spans is None and tokens.dim() == 2 and tokens.shape[1] == 1 and len(tokens) <= ROWS
         if not one or self.training or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or not library.is_unobserved([tokens]):
+            self._continues = False
             return self.model.advance(tokens, state, spans=spans)
         assert state is not None
-        line = self._programs.get(len(tokens))
-        if line is None:
-            line = self._programs[len(tokens)] = _Line(self.model, len(tokens), self.weights, self._bytes)
-        return line.advance(tokens, state)
+        if not (self._versions.same_counts() and (self._continues or self._versions.same_weights())):
+            self._pack(len(tokens))
+        elif len(tokens) not in self._programs:
+            self._programs[len(tokens)] = _Line(self.model, len(tokens), self.weights, self._bytes)
+        self._continues = True
+        return self._programs[len(tokens)].advance(tokens, state)
+
+    def _pack(self, rows: int) -> None:
+        """Write the program of the weights as they are now."""
+        self._programs.clear()
+        self._bytes.clear()
+        self._versions = WeightVersions(self.model, exact=self.weights is not None)
+        self._programs[rows] = _Line(self.model, rows, self.weights, self._bytes)
 
 
 @final

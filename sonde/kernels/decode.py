@@ -247,7 +247,7 @@ class Program:
             actual = f"{str(x.dtype).removeprefix('torch.')} on {x.device}" + ("" if x.is_contiguous() else ", not contiguous")
             wanted = str(self.dtype).removeprefix("torch.")
             raise BadInput(f"a weight is {actual}", where="decode", fix=f"make it {wanted}, contiguous, on the CPU")
-        self._held.append(x)
+        self._held.append(x.detach())  # keeps the memory even if the parameter gets another
         return x.data_ptr()
 
     def _matrix(self, weight: Tensor) -> tuple[int | None, int | None]:
@@ -255,7 +255,7 @@ class Program:
         if self.weights is None:
             return self._pointer(weight), None
         if weight.data_ptr() not in self.bytes:
-            self.bytes[weight.data_ptr()] = (*quantize(weight), weight)  # the weight too, so that its address is not reused
+            self.bytes[weight.data_ptr()] = (*quantize(weight), weight.detach())  # its memory too, so that the address is not reused
         data, scales, _ = self.bytes[weight.data_ptr()]
         self._held.append(data)
         return data.data_ptr(), self._pointer(scales)

@@ -1,4 +1,4 @@
-"""A forward pass recorded as a list of aten operations, fused where one call can do several, and replayed.
+"""A recorded forward pass with operations fused where one call can do several.
 
     y = relu(conv(x) + z)         three passes over memory in eager torch, one here
 
@@ -8,88 +8,18 @@ with a bias, a sum and a ReLU, by our kernel where it is faster and else by oneD
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..core.tape import RecordedOperation, Tape, ValueSlot
 from ..kernels.convolve import PreparedConvolution, can_run
 
 aten = torch.ops.aten
 RELU = (aten.relu.default, aten.relu_.default)
 SUM = (aten.add.Tensor, aten.add_.Tensor)
-
-
-@dataclass(frozen=True)
-class ValueSlot:
-    """A reference to a recorded value, by its index."""
-
-    number: int
-
-
-@dataclass
-class RecordedOperation:
-    """One recorded call; recorded values are ValueSlots in its arguments."""
-
-    call: Callable[..., Any]
-    args: list[Any]
-    named: dict[str, Any]
-    out: list[int]
-    """slots of its results; -1 for what is not a tensor"""
-    plain: bool = False
-    """its result is one tensor, not several"""
-
-    def reads(self) -> list[int]:
-        return [one.number for one in _flat([self.args, list(self.named.values())]) if isinstance(one, ValueSlot)]
-
-    def writes(self) -> bool:
-        """Whether it changes its input in place."""
-        schema = getattr(self.call, "_schema", None)
-        return schema is not None and schema.is_mutable
-
-
-@final
-class Tape(TorchDispatchMode):
-    """Records every operation inside its `with`; the example is slot 0."""
-
-    def __init__(self, example: Tensor) -> None:
-        super().__init__()
-        self.steps: list[RecordedOperation] = []
-        self.values = [example]
-        """the tensor of each slot, kept alive so that its id stays unique"""
-        self.slots = {id(example): 0}
-        self.fixed = True
-        """no Python number depends on values, so the recording is valid for other values"""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        known = [self._slot(one) for one in args], {name: self._slot(one) for name, one in kwargs.items()}
-        result = func(*args, **kwargs)
-        results = list(result) if isinstance(result, (tuple, list)) else [result]
-        step = RecordedOperation(func, *known, out=[self._new(one) for one in results], plain=isinstance(result, Tensor))
-        self.fixed &= all(isinstance(one, Tensor) or one is None for one in results)
-        self.steps.append(step)
-        return result
-
-    def readers(self, number: int) -> list[RecordedOperation]:
-        return [step for step in self.steps if number in step.reads()]
-
-    def _slot(self, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return [self._slot(one) for one in value]
-        number = self.slots.get(id(value)) if isinstance(value, Tensor) else None
-        return value if number is None else ValueSlot(number)
-
-    def _new(self, value: Any) -> int:
-        if not isinstance(value, Tensor):
-            return -1
-        if id(value) not in self.slots:  # an in-place operation returns its input
-            self.slots[id(value)] = len(self.values)
-            self.values.append(value)
-        return self.slots[id(value)]
 
 
 @final
@@ -104,25 +34,15 @@ class RecordedProgram:
         last: dict[int, int] = {}
         for i, step in enumerate(joined.steps):
             last |= dict.fromkeys([*step.reads(), *step.out], i)
-        for kept in (self.output, -1):
-            last.pop(kept, None)
+        last.pop(self.output, None)
         self.steps = [(step, [n for n, end in last.items() if end == i]) for i, step in enumerate(joined.steps)]
         self.slots = len(tape.values)
 
     def __call__(self, x: Tensor) -> Tensor:
         held: list[Tensor | None] = [None] * self.slots
         held[0] = x
-
-        def fill(value: Any) -> Any:
-            if type(value) is ValueSlot:
-                return held[value.number]
-            return [fill(one) for one in value] if type(value) is list else value
-
         for step, ended in self.steps:
-            result = step.call(*map(fill, step.args), **{name: fill(value) for name, value in step.named.items()})
-            for number, one in zip(step.out, [result] if step.plain else result, strict=True):
-                if number >= 0:
-                    held[number] = one
+            step.run(held)
             for number in ended:  # frees memory as early as the layers would
                 held[number] = None
         output = held[self.output]
@@ -135,8 +55,8 @@ class _Joiner:
 
     def __init__(self, tape: Tape, output: int) -> None:
         self.tape, self.output, self.count = tape, output, 0
-        self.steps = list(tape.steps)
-        for step in tape.steps:
+        self.steps = list(tape.operations)
+        for step in tape.operations:
             if self._joinable(step):
                 self._join(step)
                 self.count += 1
@@ -161,7 +81,7 @@ class _Joiner:
             after = self.steps.pop(index)
             (out,) = after.out
         call, args = self._one_call(x, other, weight, bias, [padding, stride, dilation, groups], after is not None)
-        self.steps[last] = RecordedOperation(call, args, {}, [out], plain=True)
+        self.steps[last] = RecordedOperation(call, args, {}, [out])
         if last != at:
             del self.steps[at]
 
@@ -200,11 +120,3 @@ class _Joiner:
         between = self.steps[self.steps.index(conv) + 1 : index]
         changed = (values[n].untyped_storage().data_ptr() for one in between if one.writes() for n in one.reads())
         return home not in changed
-
-
-def _flat(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        for one in value:
-            yield from _flat(one)
-    else:
-        yield value

@@ -16,16 +16,17 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from itertools import chain
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from ..core.errors import BadInput, SondeError
+from ..core.tape import Tape
+from ..core.versions import WeightVersions
 from ..kernels.library import is_observed
-from ._replay import RecordedProgram, Tape
+from ._replay import RecordedProgram
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -65,27 +66,28 @@ class Folded(nn.Module):
         super().__init__()
         self.model, self.pairs = model, pairs
         """the layers, and (layer, norm) for each folded norm"""
-        self._programs: dict[torch.Size, tuple[list[_HeldTensor], RecordedProgram | None]] = {}
-        """input size -> the tensors that were recorded, and the recording"""
+        self._versions: WeightVersions | None = None
+        """of the weights that were recorded"""
+        self._programs: dict[torch.Size, RecordedProgram | None] = {}
+        """recordings by input size"""
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:
         if not self._is_plain(x):
             return self.model(x)
         with torch.no_grad():
-            numbers = list(chain(self.parameters(), self.buffers()))
-            if any(one.is_inference() for one in numbers):  # they have no version counter
-                return self.model(x)
-            seen, program = self._programs.get(x.shape, (None, None))
-            if seen is None or not _same_tensors(seen, numbers):
-                self._programs.pop(x.shape, None)
+            images = x.contiguous(memory_format=torch.channels_last)
+            if self._versions is None or not self._versions.same_weights():
+                self._programs.clear()
+                self._versions = WeightVersions(self)
+            if x.shape not in self._programs:
                 while len(self._programs) >= KEPT:
                     del self._programs[next(iter(self._programs))]
-                program = self._operations_for(x.contiguous(memory_format=torch.channels_last))
-                self._programs[x.shape] = [_HeldTensor(one, one.data_ptr(), one._version) for one in numbers], program
+                self._programs[x.shape] = self._operations_for(images) if self._versions.has_counters else None
+            program = self._programs[x.shape]
             if program is None:
                 return self.model(x)
-            y = program(x.contiguous(memory_format=torch.channels_last))
+            y = program(images)
             return y.contiguous() if x.is_contiguous() else y
 
     def _is_plain(self, x: Tensor) -> bool:
@@ -100,7 +102,7 @@ class Folded(nn.Module):
         """A recording for inputs like x, if it reproduces the layers."""
         try:
             # In inference mode torch dispatches larger operations to a tape than outside it.
-            with torch.inference_mode(False), torch.no_grad(), Tape(x := x.clone()) as tape:
+            with torch.inference_mode(False), torch.no_grad(), Tape([x := x.clone()]) as tape:
                 output = self.model(x)
         except RuntimeError:  # such as a view that needs the other layout; any other error is raised again by the layers
             return None
@@ -110,7 +112,7 @@ class Folded(nn.Module):
         return program if program.joined and _equal(program(x), output) else None
 
     def __getstate__(self) -> dict[str, Any]:  # a copy records again
-        return {**self.__dict__, "_programs": {}}
+        return {**self.__dict__, "_versions": None, "_programs": {}}
 
 
 def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, str]]]:
@@ -129,7 +131,7 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
 
         hooks.append(part.register_forward_hook(record))
     try:
-        with torch.no_grad(), Tape(example) as tape:
+        with torch.no_grad(), Tape([example]) as tape:
             output = model(example)
     except SondeError:
         raise
@@ -146,7 +148,7 @@ def _pairs(model: nn.Module, example: Tensor) -> tuple[Tensor, list[tuple[str, s
         if layer is None or type(parts[layer]) in NORMS or calls[layer] != 1 or calls[name] != 1 or norm.running_mean is None:
             continue
         number = tape.slots[id(read[name])]
-        if len(tape.readers(number)) == 1 and tape.slots.get(id(output)) != number:
+        if sum(number in step.reads() for step in tape.operations) == 1 and tape.slots.get(id(output)) != number:
             pairs.append((layer, name))
     return output, pairs
 
@@ -169,20 +171,6 @@ def _fold_norm(layer: Any, norm: Any) -> nn.Module:
     if isinstance(layer, nn.Linear):
         return fuse_linear_bn_eval(layer, norm)
     return fuse_conv_bn_eval(layer, norm, transpose=type(layer) in TRANSPOSED)
-
-
-class _HeldTensor(NamedTuple):
-    """A tensor, kept alive so that its address is not reused, its address, and its version counter; changes through
-    `.data` are not counted by torch."""
-
-    tensor: Tensor
-    address: int
-    version: int
-
-
-def _same_tensors(seen: list[_HeldTensor], numbers: list[Tensor]) -> bool:
-    now = (_HeldTensor(one, one.data_ptr(), one._version) for one in numbers)
-    return len(seen) == len(numbers) and all(a.tensor is b.tensor and a[1:] == b[1:] for a, b in zip(seen, now))
 
 
 def _is_observed(part: nn.Module) -> bool:

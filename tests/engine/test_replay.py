@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from sonde.core.batch import Batch
-from sonde.engine.accelerate.replay import Recorder, Replay, ReplayedGradient, Unrepeatable
+from sonde.core.tape import Tape
+from sonde.engine.accelerate.replay import Replay, ReplayedGradient, Unrepeatable, refuse
 from sonde.gradients import mean
 from sonde.gradients.flat import Flat
 from sonde.models.cnn import CNN
@@ -120,18 +121,30 @@ def test_a_replay_that_is_wrong_is_found_out_and_dropped(monkeypatch):
 
 def test_values_read_in_between_are_noticed():
     x = torch.randn(4)
-    with pytest.raises(Unrepeatable), Recorder([x], []):
+    with pytest.raises(Unrepeatable), Tape([x], refuse):
         x.sum().item()
-    with pytest.raises(Unrepeatable), Recorder([x], []):
+    with pytest.raises(Unrepeatable), Tape([x], refuse):
         x + torch.randn(4)
+
+
+def test_tensors_from_elsewhere_are_noticed():
+    """Their content may be of this batch only; a number is a constant of the code."""
+    x, other, number = torch.randn(4), torch.randn(4), torch.tensor(2.0)
+    with Tape([x], refuse) as tape:
+        y = x + other
+    with pytest.raises(Unrepeatable, match="neither an input"):
+        Replay(tape, [x], [], [y])
+    with Tape([x], refuse) as tape:
+        z = number.exp() * x
+    replay = Replay(tape, [x], [], [z])
+    assert len(replay.calls) == 1 and torch.equal(replay(other)[0], number.exp() * other)
 
 
 def test_views_of_fixed_tensors_follow_their_content():
     weight, x = torch.randn(5, 3), torch.randn(2, 3)
-    recorder = Recorder([x], [weight])
-    with recorder:
+    with Tape([x, weight], refuse) as tape:
         y = x @ weight.t()
-    replay = recorder.finish([y])
+    replay = Replay(tape, [x], [weight], [y])
     assert len(replay.calls) == 1  # the transpose is made once
     weight.mul_(2.0)
     other = torch.randn(2, 3)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from sonde import kernels
 from sonde.core.errors import BadInput
-from sonde.generate import fused
+from sonde.engine.weights import Weights as EngineWeights
+from sonde.generate import fused, generate
 from sonde.models.language_model import LanguageModel
 from sonde.nn.block import STYLES
 from sonde.nn.spans import Spans
+from sonde.optim import build
 
 pytestmark = pytest.mark.skipif(not kernels.available(), reason="no compiled kernels here")
 
@@ -144,13 +148,112 @@ def test_long_text_moves_to_larger_rooms():
     assert state["1.length"].tolist() == state["1.used"].tolist() == [300]
 
 
-def test_trained_weights_are_seen():
+def train_by(optimizer):
+    """One step by the engine, whose parameters are views of one buffer."""
+
+    def change(own):
+        weights = EngineWeights(own, optimizer)
+        for _ in range(2):  # the second by the shortcut of a fused optimizer
+            weights.flat.grad.fill_(0.5)
+            weights.update(1.0)
+
+    return change
+
+
+def load_by_engine(own):
+    weights = EngineWeights(own, SGD)
+    saved = {part: {name: value + 0.1 for name, value in tensors.items()} for part, tensors in weights.tensors().items()}
+    weights.load(saved)
+
+
+def train_by_torch(own):
+    for weight in own.parameters():
+        weight.grad = torch.ones_like(weight)
+    torch.optim.AdamW(own.parameters(), lr=0.1, fused=True).step()
+
+
+def edit(own):
+    own.stack.blocks[1].ffn.up.weight[3].mul_(-4.0)
+
+
+def new_state(own):
+    return {name: 0.9 * value for name, value in own.state_dict().items()}
+
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+COUNTED = {
+    "engine": train_by(SGD),
+    "engine, fused": train_by(build.optimizer("adamw", lr=0.1)),
+    "engine loads": load_by_engine,
+    "load_state_dict": lambda own: own.load_state_dict(new_state(own)),
+    "in place": edit,
+    "a vector": lambda own: own.stack.blocks[0].norm.weight.mul_(2.0),
+}
+CHANGES = COUNTED | {
+    "fused optimizer": train_by_torch,
+    "assigned": lambda own: own.load_state_dict(new_state(own), assign=True),
+    "data": lambda own: own.embedding.weight.data.copy_(2 * own.embedding.weight),
+    "one number": lambda own: own.stack.blocks[0].mixer.qkv.weight.data[4, 5].add_(3.0),
+    "moved": lambda own: [setattr(weight, "data", 0.9 * weight.data) for weight in own.parameters()],
+}
+
+
+def logits_after_prompt(fast, text):
+    """Logits of tokens after a prompt of 5, by the program."""
+    logits, state = fast.advance(text[:, :5])
+    every = []
+    for i in range(5, text.shape[1]):
+        logits, state = fast.advance(text[:, i : i + 1], state)
+        every.append(logits)
+    return torch.cat(every, 1)
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+@pytest.mark.parametrize("name", CHANGES)
+def test_new_weights_are_used_after_the_next_prompt(name, weights):
+    own, text = model(tied=True), tokens(2, 9)
+    fast = fused.Fused(own, 2, weights)
+    before = logits_after_prompt(fast, text)
+    assert torch.equal(logits_after_prompt(fast, text), before)
+    CHANGES[name](own)
+    after = logits_after_prompt(fast, text)
+    assert torch.equal(after, logits_after_prompt(fused.Fused(own, 2, weights), text))
+    assert not torch.equal(after, before)
+    assert torch.equal(logits_after_prompt(fast, text[:1]), logits_after_prompt(fused.Fused(own, 1, weights), text[:1]))
+
+
+@pytest.mark.parametrize("weights", [None, "int8"])
+@pytest.mark.parametrize("name", COUNTED)
+def test_counted_changes_are_used_from_the_next_token(name, weights):
+    own, text = model(tied=True), tokens(2, 9)
+    fast = fused.Fused(own, 2, weights)
+    _, state = fast.advance(text[:, :5])
+    _, state = fast.advance(text[:, 5:6], state)
+    old, _ = fast.advance(text[:, 6:7], state)
+    COUNTED[name](own)
+    expected, _ = fused.Fused(own, 2, weights).advance(text[:, 6:7], state)
+    logits, _ = fast.advance(text[:, 6:7], state)
+    assert torch.equal(logits, expected) and not torch.equal(logits, old)
+
+
+def test_generated_texts_are_those_of_the_new_weights():
+    own, prompt = model(), tokens(2, 4)
+    fast = fused.prepare_quantized(own, 2)
+    first = generate(fast, prompt, 12, temperature=0)
+    assert torch.equal(first, generate(own, prompt, 12, temperature=0, weights="int8"))
+    train_by(SGD)(own)
+    second = generate(fast, prompt, 12, temperature=0)
+    assert torch.equal(second, generate(own, prompt, 12, temperature=0, weights="int8")) and not torch.equal(first, second)
+
+
+def test_weights_that_do_not_fit_any_more_are_told():
     own, text = model(), tokens(1, 8)
     fast = fused.prepare(own)
-    _, state = fast.advance(text[:, :6])
-    for weight in own.parameters():
-        weight.mul_(0.9)
-    close(fast.advance(text[:, 6:7], state)[0], own.advance(text[:, 6:7], state)[0])
+    logits_after_prompt(fast, text)
+    own.stack.blocks[1].ffn.up = nn.Sequential(own.stack.blocks[1].ffn.up)
+    for _ in range(2):
+        with pytest.raises(BadInput, match="Sequential"):
+            logits_after_prompt(fast, text)
 
 
 def test_gradients_training_and_autocast_are_the_models_own():

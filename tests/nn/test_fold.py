@@ -20,7 +20,7 @@ from tests.models.timm_peer import lived, timm
 
 
 def programs(folded: Folded) -> list:
-    return [program for _, program in folded._programs.values()]
+    return list(folded._programs.values())
 
 
 def same(model: nn.Module, folded: Folded, *inputs: torch.Tensor) -> None:
@@ -241,6 +241,18 @@ def test_new_weights_are_seen():
     same(other.model, folded, x)
     same(other.model, copy.deepcopy(folded), x)
     torch.testing.assert_close(folded.double()(x.double()).float(), other(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", [9, 32])  # prepacked for oneDNN, and for our kernel too
+def test_weights_that_torch_does_not_count_are_seen(side):
+    model = lived(cifar(8)).eval()
+    x = torch.randn(2, 3, side, side)
+    folded = fold(model, x)
+    same(model, folded, x)
+    folded.model.layer1[0].conv1.weight.data.mul_(-2)
+    same(folded.model, folded, x)
+    folded.model.layer1[0].conv2.weight.numpy()[:] *= -2
+    same(folded.model, folded, x)
 
 
 def test_weights_in_the_place_of_others_are_seen():

@@ -9,13 +9,14 @@ gradient to prove it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...core.batch import Batch
+from ...core.tape import RecordedOperation, Tape, ValueSlot, fill
 from ...core.terms import Terms
 from ...gradients.flat import Flat
 
@@ -44,118 +45,54 @@ class Unrepeatable(Exception):
     """The operations of this step depend on more than its inputs, so they cannot be replayed."""
 
 
-class Recorder(TorchDispatchMode):
-    """Records every tensor operation that runs inside its `with`.
+class Replay:
+    """A recorded list of operations; `replay(*inputs)` gives the recorded outputs for new inputs.
 
     Args:
+        tape: of the inputs and then the fixed tensors, with `refuse` as its check
         inputs: tensors whose content changes from replay to replay
         fixed: tensors that keep their memory, such as parameters; their content may change
+        outputs: tensors on the tape
     """
 
     LARGEST = 1 << 24
     """bytes of all intermediate tensors; a replay keeps them, and for large ones the overhead of calls is small"""
 
-    def __init__(self, inputs: Sequence[Tensor], fixed: Sequence[Tensor]) -> None:
-        super().__init__()
-        if len({_storage_key(tensor) for tensor in inputs}) < len(inputs):
+    def __init__(self, tape: Tape, inputs: Sequence[Tensor], fixed: Sequence[Tensor], outputs: Sequence[Any]) -> None:
+        if len({_memory(tensor) for tensor in inputs}) < len(inputs):
             raise Unrepeatable("two inputs are the same tensor, which may differ in the next batch")
-        self.bytes = 0
-        self.alive: list[Any] = [*inputs, *fixed]
-        """all tensors seen, by slot; none may be freed while recording, or its id could be reused"""
-        self.slots = {id(tensor): slot for slot, tensor in enumerate(self.alive)}
-        self.storages = {_storage_key(tensor): slot for slot, tensor in enumerate(self.alive)}
-        self.inputs, self.fixed = len(inputs), set(range(len(inputs), len(self.alive)))
-        self.constants: set[int] = set()
-        """slots whose content never changes"""
-        self.calls: list[tuple[Callable, tuple, dict[str, Any], list[int]]] = []
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # skipping would import the compiler, which takes more than a second
-
-    def __torch_dispatch__(self, operation: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
-        kwargs = kwargs or {}
-        if operation._schema.is_mutable or not _REFUSED.isdisjoint(operation.tags):
-            raise Unrepeatable(f"{operation} changes a tensor, is random or depends on values")
-        result = operation(*args, **kwargs)
-        outputs = [result] if isinstance(result, Tensor) else list(result)
-        if not all(output is None or isinstance(output, Tensor) for output in outputs):
-            raise Unrepeatable(f"{operation} returns more than tensors")
-        operands = tuple(self._to_slots(value) for value in args), {name: self._to_slots(value) for name, value in kwargs.items()}
-        if isinstance(result, Tensor) and _storage_key(result) in self.storages:  # the same memory: nothing to do
-            self.alive.append(result)
-            self.slots[id(result)] = self.storages[_storage_key(result)]
-            return result
-        output_indices = [self._new(output) for output in outputs]
-        sources = {value.index for value in _slots_in(operands)}
-        if sources and sources <= self.constants:
-            self.constants.update(output_indices)
-            self.fixed.update(output_indices)
-        elif operation.is_view and sources <= self.fixed:
-            self.fixed.update(output_indices)  # a view of a fixed tensor is made once
-        else:
-            self.calls.append((_SHORT.get(operation, operation._op), *operands, output_indices))
-        return result
-
-    def _new(self, tensor: Tensor | None) -> int:
-        slot = len(self.alive)
-        self.alive.append(tensor)
-        if tensor is not None:
-            self.slots[id(tensor)] = self.storages[_storage_key(tensor)] = slot
-            self.bytes += tensor.numel() * tensor.element_size()
-        if self.bytes > self.LARGEST:
-            raise Unrepeatable("the intermediate tensors are too large")
-        return slot
-
-    def _to_slots(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            if id(value) not in self.slots:
-                if value.dim():
-                    raise Unrepeatable("a tensor is neither an input nor a parameter or buffer")
-                slot = self._new(value)
-                self.fixed.add(slot)
-                self.constants.add(slot)
-            return _Slot(self.slots[id(value)])
-        return [self._to_slots(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-    def finish(self, outputs: Sequence[Any]) -> Replay:
-        """The calls that compute these outputs."""
-        output_slots = [self.slots[id(output)] for output in outputs]
-        needed, needed_calls = set(output_slots), []
-        for call in reversed(self.calls):
-            if needed.intersection(call[3]):
-                needed.update(value.index for value in _slots_in(call[1:3]))
-                needed_calls.append(call)
-        tensors = [tensor.detach() if slot in self.fixed else None for slot, tensor in enumerate(self.alive)]
-        return Replay(self.inputs, tensors, needed_calls[::-1], output_slots)
-
-
-class _Slot:
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-
-
-def _slots_in(value: Any) -> list[_Slot]:
-    if isinstance(value, _Slot):
-        return [value]
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [slot for item in value for slot in _slots_in(item)] if isinstance(value, (list, tuple)) else []
-
-
-def _storage_key(tensor: Tensor) -> tuple:
-    """The memory of a tensor; tensors with equal keys are the same numbers."""
-    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-
-
-class Replay:
-    """A recorded list of operations; `replay(*inputs)` gives the recorded outputs for new inputs."""
-
-    def __init__(self, inputs: int, tensors: list[Any], calls: list[tuple], output_slots: list[int]) -> None:
-        self.inputs, self.tensors, self.output_slots = inputs, tensors, output_slots
-        self.calls = [_call(*call) for call in calls]
+        if not tape.fixed:
+            raise Unrepeatable("an operation returns more than tensors")
+        same = {_memory(tensor): ValueSlot(slot) for slot, tensor in enumerate((*inputs, *fixed))}
+        names = [ValueSlot(slot) for slot in range(len(tape.values))]  # of each slot, the one that holds its memory
+        kept, constants = set(range(len(inputs), len(inputs) + len(fixed))), set[int]()
+        steps = []
+        for recorded in tape.operations:
+            step = replace(
+                recorded, args=fill(recorded.args, names), named={key: fill(value, names) for key, value in recorded.named.items()}
+            )
+            if any(isinstance(operand, Tensor) and operand.dim() for operand in step.operands()):
+                raise Unrepeatable("a tensor is neither an input nor a parameter or buffer")
+            sources, results = set(step.reads()), {slot: tape.values[slot] for slot in step.out if tape.values[slot] is not None}
+            if step.plain and results and (name := same.get(_memory(*results.values()))):  # the same memory: nothing to do
+                names[step.out[0]] = name
+                continue
+            same |= {_memory(tensor): ValueSlot(slot) for slot, tensor in results.items()}
+            if sources <= constants:
+                constants.update(results)
+                kept.update(results)
+            elif recorded.call.is_view and sources <= kept:
+                kept.update(results)  # a view of a fixed tensor is made once
+            else:
+                steps.append(step)
+        self.outputs = [names[tape.slots[id(output)]].number for output in outputs]
+        needed, needed_steps = set(self.outputs), []
+        for step in reversed(steps):
+            if needed.intersection(step.out):
+                needed.update(step.reads())
+                needed_steps.append(step)
+        self.inputs, self.calls = len(inputs), [_call(step) for step in reversed(needed_steps)]
+        self.tensors: list[Any] = [tensor.detach() if slot in kept else None for slot, tensor in enumerate(tape.values)]
 
     @torch.inference_mode()
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
@@ -163,27 +100,35 @@ class Replay:
         tensors[: self.inputs] = inputs
         for call in self.calls:
             call(tensors)
-        return [tensors[slot] for slot in self.output_slots]
+        return [tensors[slot] for slot in self.outputs]
 
 
-def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], output_indices: list[int]) -> Callable[[list[Any]], None]:
+def refuse(tape: Tape, operation: Any) -> None:
+    """Raise before an operation that cannot be replayed, so that it draws no random numbers and changes nothing."""
+    if operation._schema.is_mutable or not _REFUSED.isdisjoint(operation.tags):
+        raise Unrepeatable(f"{operation} changes a tensor, is random or depends on values")
+    if tape.bytes > Replay.LARGEST:
+        raise Unrepeatable("the intermediate tensors are too large")
+
+
+def _memory(tensor: Tensor) -> tuple:
+    """Tensors with equal memory are the same numbers."""
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _call(step: RecordedOperation) -> Callable[[list[Any]], None]:
     """One operation as a function of the list of tensors, into which it puts its outputs."""
-    slots: list[Any] = [value.index if isinstance(value, _Slot) else None for value in args]
-    simple = not _slots_in(kwargs) and all(slot is not None or not _slots_in(value) for slot, value in zip(slots, args, strict=True))
-    if not simple or len(output_indices) > 1:
-
-        def call_general(tensors: list[Any]) -> None:
-            result = operation(*_fill_slots(args, tensors), **_fill_slots(kwargs, tensors))
-            tensors[slice(output_indices[0], output_indices[-1] + 1)] = [result] if len(output_indices) == 1 else result
-
-        return call_general
-    (output_index,) = output_indices
-    first = sum(slot is not None for slot in slots)
-    rest = args[first:]
-    if any(slot is None for slot in slots[:first]) or not 1 <= first <= 3:
+    operation = _SHORT.get(step.call, step.call._op)
+    args, kwargs, output = step.args, step.named, step.out[0]
+    slots: list[Any] = [value.number if isinstance(value, ValueSlot) else None for value in args]
+    first = len(slots) - slots.count(None)
+    if not step.plain or len(step.reads()) > first:  # several results, or slots in lists
+        return replace(step, call=operation).run
+    rest = tuple(args[first:])
+    if None in slots[:first] or not 1 <= first <= 3:
 
         def call_with_slots(tensors: list[Any]) -> None:
-            tensors[output_index] = operation(
+            tensors[output] = operation(
                 *[value if slot is None else tensors[slot] for slot, value in zip(slots, args, strict=True)], **kwargs
             )
 
@@ -191,23 +136,15 @@ def _call(operation: Callable, args: tuple, kwargs: dict[str, Any], output_indic
     a, b, c = (*slots[:first], 0, 0)[:3]  # one function each for one, two and three tensors: a loop would cost as much as the kernel
 
     def call_with_one(tensors: list[Any]) -> None:
-        tensors[output_index] = operation(tensors[a], *rest, **kwargs)
+        tensors[output] = operation(tensors[a], *rest, **kwargs)
 
     def call_with_two(tensors: list[Any]) -> None:
-        tensors[output_index] = operation(tensors[a], tensors[b], *rest, **kwargs)
+        tensors[output] = operation(tensors[a], tensors[b], *rest, **kwargs)
 
     def call_with_three(tensors: list[Any]) -> None:
-        tensors[output_index] = operation(tensors[a], tensors[b], tensors[c], *rest, **kwargs)
+        tensors[output] = operation(tensors[a], tensors[b], tensors[c], *rest, **kwargs)
 
     return (call_with_one, call_with_two, call_with_three)[first - 1]
-
-
-def _fill_slots(value: Any, tensors: list[Any]) -> Any:
-    if isinstance(value, _Slot):
-        return tensors[value.index]
-    if isinstance(value, dict):
-        return {name: _fill_slots(item, tensors) for name, item in value.items()}
-    return [_fill_slots(item, tensors) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class ReplayedGradient:
@@ -265,19 +202,19 @@ class ReplayedGradient:
 
     def _record(self, batch: Batch) -> _Step | None:
         parameters = [slot.parameter for slot in self.flat.slots]
-        fields = list(batch.fields.values())
+        inputs, fixed = list(batch.fields.values()), [*parameters, *self.model.buffers()]
+        tape = Tape([*inputs, *fixed], refuse)
         try:
-            recorder = Recorder(fields, [*parameters, *self.model.buffers()])
-            with recorder:
+            with tape:
                 terms: Terms = self.objective(self.model, batch)
             if any(isinstance(term.count, Tensor) for term in terms.values()):
                 raise Unrepeatable("counts depend on the data")
-            with recorder:
+            with tape:
                 gradients = terms.gradients(parameters)
             if any(gradient is None for gradient in gradients):
                 raise Unrepeatable("a parameter is not used")
             raws, factors = zip(*[(term.raw, factor) for term, factor in terms.factors()], strict=True)
-            return _Step(recorder.finish([*raws, *gradients]), factors)
+            return _Step(Replay(tape, inputs, fixed, [*raws, *gradients]), factors)
         except (Unrepeatable, RuntimeError, TypeError, NotImplementedError):  # a real error is raised again by the ordinary gradient
             return None
 
