@@ -1,0 +1,1 @@
+"""The lecture notes as running, checked exhibits: one file for each chapter."""

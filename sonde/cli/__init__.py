@@ -1,0 +1,1 @@
+"""The `sonde` command: names on the command line, loaded on demand."""

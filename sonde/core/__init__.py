@@ -1,0 +1,1 @@
+"""What everything else speaks of: Batch, Terms, Stream, Recipe, Reading, options, errors, seeds, and the registry of plug-ins."""

@@ -1,0 +1,1 @@
+"""From files and generators to sources, streams and readers: images, tables, text, synthetic tasks."""

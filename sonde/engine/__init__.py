@@ -1,0 +1,1 @@
+"""Training: one loop, its strategies on several processes, checkpoints and resuming."""

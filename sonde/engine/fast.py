@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -12,8 +12,16 @@ from ..core.batch import Batch
 from ..gradients.flat import Flat
 
 Gradient = Callable[[Batch], float]
-FasterGradient = Callable[[Batch], float | None]
-"""None where the ordinary gradient must be computed"""
+
+
+class FasterGradient(Protocol):
+    """A gradient with the same bits as the ordinary one; None for batches that it cannot do."""
+
+    possible: bool
+    """False once it is known that it can do none"""
+
+    def __call__(self, batch: Batch) -> float | None: ...
+
 
 try:
     from .accelerate.quick import quick_step
@@ -22,9 +30,9 @@ except ModuleNotFoundError:
     quick_step = ReplayedGradient = None  # type: ignore[assignment, misc]
 
 
-def faster_gradient(ordinary: Gradient, model: nn.Module, objective: Any, flat: Flat) -> FasterGradient:
-    """A gradient with the same bits as the ordinary one, for the batches it can do."""
-    return (lambda batch: None) if ReplayedGradient is None else ReplayedGradient(model, objective, flat, ordinary)
+def faster_gradient(ordinary: Gradient, model: nn.Module, objective: Any, flat: Flat) -> FasterGradient | None:
+    """A shortcut to the ordinary gradient; None where there is none."""
+    return None if ReplayedGradient is None else ReplayedGradient(model, objective, flat, ordinary)
 
 
 def faster_update(optimizer: torch.optim.Optimizer) -> Callable[[], None] | None:

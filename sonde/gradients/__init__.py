@@ -1,0 +1,1 @@
+"""From an objective to a gradient: the gradient of a mean, Jacobians, Hessians, graphs, and the rules behind them."""

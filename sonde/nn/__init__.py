@@ -1,0 +1,1 @@
+"""Layers: tensors in, tensors out, with plain constructor arguments."""

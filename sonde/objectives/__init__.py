@@ -1,0 +1,1 @@
+"""What is minimized: likelihoods and other learning signals, as named sums with counts."""

@@ -171,8 +171,6 @@ class ReplayedGradient:
 
     def __call__(self, batch: Batch) -> float | None:
         """The loss, with the gradient in the buffer; None where the ordinary gradient must be computed."""
-        if not self.possible:
-            return None
         shape_key = tuple([(name, field.shape, field.stride(), field.dtype) for name, field in batch.fields.items()])
         step = self.steps.get(shape_key) or self._new(shape_key, batch)
         if step is None:
@@ -198,6 +196,7 @@ class ReplayedGradient:
             if not torch.equal(buffer, value):  # some kernels write into a buffer without declaring it
                 buffer.copy_(value)
                 self.steps[shape_key] = None
+        self.possible = any(step is not None for step in self.steps.values())
         return self.steps[shape_key]
 
     def _record(self, batch: Batch) -> _Step | None:

@@ -27,10 +27,11 @@ class Single:
 
     def gradient(self, objective: Any, batch: Mapping[int, Batch], seed: Callable[[int], None], phase: int = 0) -> float:
         seed(0)
-        if self.steady and self._faster is None:
+        if self.steady:
+            self.steady = False
             ordinary = partial(mean.full_batch, self.model, objective, self.weights.flat)
             self._faster = faster_gradient(ordinary, self.model, objective, self.weights.flat)
-        loss = self._faster(batch[0]) if self._faster is not None else None
+        loss = self._faster(batch[0]) if self._faster is not None and self._faster.possible else None
         if loss is None:
             loss = mean.full_batch(self.model, objective, self.weights.flat, batch[0])
         self.weights.rest(phase)
