@@ -115,6 +115,8 @@ class _Line:
         self.model, self.program = model, (program := Program(rows, table.dtype, weights, kept))
         self.x = program.tensor("x", model.width)
         self.memories: list[Memory] = []
+        self.lengths: list[str] | None = None
+        """names of the lengths in a state"""
         # The residual stream is shared; each thread computes its norm for itself.
         total = x = program.add_shared("x", model.width)
         for i, block in enumerate(model.stack.blocks):
@@ -168,8 +170,9 @@ class _Line:
                 raise AssertionError("a state that was moved has no capacity")
         if self.shrink != 1:
             logits *= self.shrink
-        later = seen + 1
-        return logits, {name: later if name.endswith(".length") else value for name, value in after.items()}
+        if self.lengths is None:
+            self.lengths = [name for name in after if name.endswith(".length")]
+        return logits, after | dict.fromkeys(self.lengths, seen + 1)
 
     def _bind(self, state: State, position: State, seen: Tensor, *, moving: bool) -> State:
         """The state after the program ran on this one, except for the lengths."""

@@ -49,10 +49,10 @@ class KVCache:
         self.bound: list[Tensor] = []
 
     def bind(self, state: State, seen: Tensor, after: State, moving: bool) -> None:
-        tensors = [get_tensor(state, name) for name in self.names[:3]]
-        if moving or len(self.bound) != 3 or any(x is not y for x, y in zip(tensors, self.bound)):
-            tensors = self._match_program(tensors, seen, moving)
-            self._point(tensors)
+        k, v, used, _ = self.names
+        bound = self.bound
+        if moving or not bound or state.get(k) is not bound[0] or state.get(v) is not bound[1] or state.get(used) is not bound[2]:
+            self._point(self._match_program([get_tensor(state, name) for name in self.names[:3]], seen, moving))
         length = get_tensor(state, self.names[3])
         if length is not seen and not torch.equal(length, seen):
             raise BadInput(
