@@ -90,9 +90,7 @@ def tiny_run(**more: Any) -> Iterator[Any]:
         text = Path(folder, "text.txt")
         text.write_text("a small text to learn from\n" * 300)
         sizes: dict[str, Any] = {"depth": 2, "width": 32, "context": 16, "batch_size": 4, "steps": 12}
-        yield lambda: sonde.train(
-            "char_lm", run=Path(folder, "run"), mixer="gla", data=text, quiet=True, threads=1, **{**sizes, **more}
-        )
+        yield lambda: sonde.train("char_lm", run=Path(folder, "run"), mixer="gla", data=text, quiet=True, threads=1, **{**sizes, **more})
 
 
 def inside_package(frame: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ..core.errors import BadInput
 from ..core.options import Range, check_values, options_of
+
+PARALLEL = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +21,7 @@ class Options:
         threads: CPU threads per process; default: all cores with one process and one shard, else 1
         device: where to compute: cpu, cuda, cuda:1, mps
         shards: parts of each batch whose gradients are computed separately and summed in a fixed order; default: one per process
-        parallel: ddp keeps the whole model in every process, fsdp spreads it over them
+        parallel: ddp keeps the whole model in every process, fsdp spreads it over them; or the path of a file with a strategy of your own
         checkpoint_every: steps between checkpoints; default: about every 20 seconds
         async_save: write checkpoints in the background; a step waits for a copy in memory, not for the disk
         ema: decay of a moving average of the weights, such as 0.999, which evaluation and the trained model then use
@@ -36,7 +38,7 @@ class Options:
     threads: Annotated[int | None, Range(1, 4096)] = None
     device: str = "cpu"
     shards: Annotated[int | None, Range(1, 4096)] = None
-    parallel: Literal["ddp", "fsdp"] = "ddp"
+    parallel: str = "ddp"
     checkpoint_every: Annotated[int | None, Range(1, 10**12)] = None
     async_save: bool = False
     ema: Annotated[float | None, Range(0, below=1)] = None
@@ -63,6 +65,9 @@ class Options:
         taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
         # a record may have been edited: its values are checked like a user's
         new = replace(self, **check_values(options_of(type(self), "run.json"), taken, "run.json"))
+        if new.parallel not in PARALLEL and not new.parallel.endswith(".py"):
+            fix = f"choose from {', '.join(PARALLEL)}, or give a file ending in .py"
+            raise BadInput(f"no strategy '{new.parallel}'", where="parallel", fix=fix)
         if new.shards is None:
             new = replace(new, shards=new.processes)
         if new.threads is None:

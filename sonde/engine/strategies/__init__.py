@@ -3,6 +3,7 @@
     single     one process, the batch undivided
     ordered    every process holds all weights; gradients of shards are added in shard order, so the number of processes changes no bit
     sharded    each process holds a part of every weight (FSDP): for models that do not fit one process
+    ./mine.py  a file of your own; docs/how-to/streams.md has an example
 
 All have the methods of `Strategy`; where there are several processes, each of them must make the same calls in the same order.
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from ...core import registry
 from ...core.batch import Batch
 from ...core.errors import BadInput
 from ..phases import Phases
@@ -85,10 +88,12 @@ def build(
     Args:
         phases: which weights each update moves.
         shards: parts of a batch over all processes.
-        parallel: 'ddp' or 'fsdp'.
+        parallel: 'ddp', 'fsdp', or the path of a file that has a function `build` with these arguments, but for this one.
         steady: only the optimizer changes the model, so a step may be replayed.
         ema: decay of the moving average of the weights; 0 for none.
     """
+    if parallel.endswith(".py"):
+        return build_own(Path(parallel), model, optimizer, phases, world, shards, steady, ema)
     if parallel == "fsdp" and world.size > 1:
         from .sharded import Sharded
 
@@ -104,3 +109,16 @@ def build(
     from .ordered import Ordered
 
     return Ordered(model, weights, world, shards)
+
+
+def build_own(path: Path, *parts: Any) -> Strategy:
+    """The strategy of a user's file."""
+    module = registry.load_file(path)
+    if not callable(getattr(module, "build", None)):
+        raise BadInput(f"{path.name} has no function 'build'", where=str(path), fix="define build(model, optimizer, phases, ...)")
+    strategy = module.build(*parts)
+    missing = [name for name in ("weights", "evaluation_world", "gradient") if not hasattr(strategy, name)]
+    if missing:
+        message = f"the strategy has no '{missing[0]}'"
+        raise BadInput(message, where=str(path), fix="give it what sonde.engine.strategies.Strategy lists")
+    return strategy
