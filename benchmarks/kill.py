@@ -1,6 +1,11 @@
 """What a run survives, in figures: killed, without power, damaged, stopped, poisoned.
 
     python benchmarks/kill.py kills          200 random SIGKILLs, up to 6 in a run (--processes 2: supervisor, one worker or all)
+    python benchmarks/kill.py experience     the same for a stream with a state, networks in turn, followers, EMA; 1, 2 and 4 processes mixed
+    python benchmarks/kill.py background     the same with checkpoints written in the background
+    python benchmarks/kill.py carry          the same for a state carried over text
+    python benchmarks/kill.py loader         the same for a DataLoader with two workers
+    python benchmarks/kill.py buffer         the same with a buffer of 200 MB, and the bytes that a checkpoint of it writes
     python benchmarks/kill.py workers        20 runs of two workers, one of which is killed at a random instant; masked objective
     python benchmarks/kill.py saves          a SIGKILL at every call of a save, three times each
     python benchmarks/kill.py power          20,000 states that a power loss may leave
@@ -28,7 +33,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -42,6 +49,8 @@ from sonde.engine import checkpoint  # noqa: E402
 from sonde.runs import checkpoints  # noqa: E402
 from tests.engine import harness, test_checkpoint, test_faults, test_numerics  # noqa: E402
 from tests.engine.harness import Attempt, Calls, InSave, Story, attempt, differences, digest, disk, finished, kill_in_save, leftovers  # noqa: E402
+
+MIXED = ("experience", "background", "carry", "loader", "buffer")
 
 
 @contextlib.contextmanager
@@ -126,6 +135,65 @@ def kills(times: int, processes: int, steps: int = 60) -> bool:
             shutil.rmtree(path)
     details = f"{inside} kills inside a save, {(time.perf_counter() - start) / done:.2f} s a kill"
     return verdict(f"runs equal after {done} kills, {processes} process{'es' * (processes > 1)}", good, runs, details)
+
+
+def kinds(text: Path) -> dict[str, tuple[dict[str, Any], tuple[int, ...]]]:
+    """Kind of run -> how it is trained, and the numbers of processes that it may have, drawn anew at every resume."""
+    from sonde.recipes.char_lm import recipe as char_lm
+    from tests.engine.experience import experience
+    from tests.engine.test_carry import SMALL, TEXT
+    from tests.engine.test_loaders import loader_recipe
+
+    text.write_text(TEXT)
+    mined: dict[str, Any] = {"recipe": experience, "shards": 4, "steps": 60}
+    carried: dict[str, Any] = {"recipe": char_lm, **SMALL, "data": text, "document_end": "7.\n", "shards": 4}
+    return {
+        "experience": (mined, (1, 2, 4)),
+        "background": ({**mined, "async_save": True}, (1, 2, 4)),
+        "carry": ({**carried, "steps": 60}, (1, 2, 4)),
+        "loader": ({"recipe": loader_recipe, "shards": 4, "steps": 60}, (1, 2)),
+        "buffer": ({**mined, "capacity": 2_200_000, "async_save": True}, (1, 2)),
+    }
+
+
+def mixed(kind: str, times: int) -> bool:
+    """Random kills of runs with a state of their own; every attempt may have another number of processes."""
+    rng, done, runs, good = random.Random(1), 0, 0, 0
+    with folder() as home:
+        how, numbers = kinds(home / "text.txt")[kind]
+        began = time.perf_counter()
+        whole = finished(home / "whole", **how)
+        length, expected = time.perf_counter() - began, digest(whole)
+        while done < times:
+            path, left, survived = home / "run", rng.randint(1, 6), 0
+            while True:
+                processes = rng.choice(numbers)
+                running = attempt(path, before=silence, **how, processes=processes)
+                late = left and not running.ends_within(rng.uniform(0.05, (1.0 if processes == 1 else 2.0) * length))
+                workers = running.workers() if late and processes > 1 else []
+                targets = rng.choice([[running.pid], *([worker] for worker in workers), [running.pid, *workers]])
+                for pid in targets if late else ():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                outcome = running.wait()
+                for pid in workers:
+                    while running.pid in targets and Path(f"/proc/{pid}").exists():
+                        time.sleep(0.001)
+                if late and (outcome.killed or running.pid not in targets):
+                    done, left, survived = done + 1, left - 1, survived + 1
+                if not outcome.killed:
+                    outcome.done()
+                    break
+            if survived:  # ranks have random states of their own, which a run on another number of processes does not have
+                good, runs = good + equal(path, expected, {"random states"}), runs + 1
+            shutil.rmtree(path)
+        written = [
+            event.get("segment_bytes", 0) for event in open_run(whole, recipe=how["recipe"]).events if event["event"] == "checkpoint"
+        ]
+    more = (
+        f"{max(written):,} bytes of segments at most in a checkpoint, {sum(written) // len(written):,} on average" if any(written) else ""
+    )
+    return verdict(f"{kind}: runs equal after {done} kills, {' or '.join(map(str, numbers))} processes", good, runs, more)
 
 
 def workers(times: int) -> bool:
@@ -291,13 +359,14 @@ def _alarm(path: Path, seed: int, factor: float) -> int | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = ("kills", "workers", "saves", "power", "damage", "signals", "numbers", "all")
+    names = ("kills", *MIXED, "workers", "saves", "power", "damage", "signals", "numbers", "all")
     parser.add_argument("what", nargs="?", default="all", choices=names)
     parser.add_argument("--times", type=int, help="how often; by default as often as written above")
     parser.add_argument("--processes", type=int, default=1, help="worker processes of the runs that are killed")
     args = parser.parse_args()
     usual: dict[str, tuple[int, Callable[[int], bool]]] = {
         "kills": (200, lambda times: kills(times, args.processes)),
+        **{name: (100, partial(mixed, name)) for name in MIXED},
         "workers": (20, workers),
         "saves": (3, saves),
         "power": (20_000, power),

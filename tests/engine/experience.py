@@ -30,8 +30,8 @@ class Shard:
     """What one shard has seen: examples in a ring, and the error that each had when it was last used."""
 
     def __init__(self, capacity: int) -> None:
-        self.examples = Segments((capacity, WIDTH), rows=16)
-        self.errors = torch.full((capacity,), -1.0)
+        rows = max(16, capacity // 250)
+        self.examples, self.errors = Segments((capacity, WIDTH), rows=rows), Segments((capacity,), rows=rows)
         self.seen = 0
         self.used = torch.empty(0, dtype=torch.int64)
         """places of the examples of the last batch"""
@@ -39,7 +39,7 @@ class Shard:
     def add(self, x: Tensor) -> Tensor:
         places = (self.seen + torch.arange(len(x))) % len(self.examples)
         self.examples.write(places, x)
-        self.errors[places] = 1e9  # until they are used
+        self.errors.write(places, 1e9)  # until they are used
         self.seen += len(x)
         return places
 
@@ -59,7 +59,7 @@ class Mining(Stream):
         x = torch.randn(2 * self.size, WIDTH, generator=generator(self.seed, "mine", step, shard)) + 0.01 * torch.randn(())
         wrong = (model(x) - label(x)).square().flatten()
         new = memory.add(x[wrong.topk(self.size).indices])
-        memory.used = torch.cat([new, memory.errors.topk(self.size).indices])
+        memory.used = torch.cat([new, memory.errors.values.topk(self.size).indices])
         chosen = memory.examples[memory.used]
         return Batch(x=chosen, y=label(chosen))
 
@@ -70,7 +70,7 @@ class Mining(Stream):
     def observe(self, step: int, measured: Measured) -> None:
         for shard, notes in measured.notes.items():
             memory = self.shards[shard]
-            memory.errors[memory.used] = notes["error"] + 0.1 * measured.means["fit"]
+            memory.errors.write(memory.used, notes["error"] + 0.1 * measured.means["fit"])
 
     def state_dict(self) -> dict[str, Any]:
         return {
