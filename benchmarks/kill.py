@@ -1,7 +1,7 @@
 """What a run survives, in figures: killed, without power, damaged, stopped, poisoned.
 
     python benchmarks/kill.py kills          200 random SIGKILLs, up to 6 in a run (--processes 2: supervisor, one worker or all)
-    python benchmarks/kill.py experience     the same for a stream with a state, networks in turn, followers, EMA; 1, 2 and 4 processes mixed
+    python benchmarks/kill.py experience     the same for a stream with a state, networks in turn, followers, EMA; 1, 2, 4 processes
     python benchmarks/kill.py background     the same with checkpoints written in the background
     python benchmarks/kill.py carry          the same for a state carried over text
     python benchmarks/kill.py loader         the same for a DataLoader with two workers
@@ -187,12 +187,9 @@ def mixed(kind: str, times: int) -> bool:
             if survived:  # ranks have random states of their own, which a run on another number of processes does not have
                 good, runs = good + equal(path, expected, {"random states"}), runs + 1
             shutil.rmtree(path)
-        written = [
-            event.get("segment_bytes", 0) for event in open_run(whole, recipe=how["recipe"]).events if event["event"] == "checkpoint"
-        ]
-    more = (
-        f"{max(written):,} bytes of segments at most in a checkpoint, {sum(written) // len(written):,} on average" if any(written) else ""
-    )
+        events = open_run(whole, recipe=how["recipe"]).events
+    written = [event.get("segment_bytes", 0) for event in events if event["event"] == "checkpoint"]
+    more = f"segments in a checkpoint: at most {max(written):,} bytes, on average {sum(written) // len(written):,}" if any(written) else ""
     return verdict(f"{kind}: runs equal after {done} kills, {' or '.join(map(str, numbers))} processes", good, runs, more)
 
 

@@ -50,7 +50,7 @@ def unlike(path: Path, expected: dict[str, str]) -> list[str]:
 
 
 def test_everything_is_compared(whole):
-    assert {"stream", "average", "callback-0"} <= whole.keys() and "shard-3" in whole["state"]
+    assert {"average", "callback-0"} <= whole.keys() and "shard-3" in whole["state"]
     other = harness.reference(**KIND, seed=1)
     assert differences(whole, other) == [name for name in whole if name != "kept checkpoints"]
 
