@@ -278,8 +278,10 @@ def finish(job: Job, trainer: Trainer, record: Record) -> None:
         tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
         record.row({"step": trainer.step, "epoch": trainer.epoch, **tests, "model_step": step})
         record.metrics.sync()
-        for callback in trainer.callbacks:
+    with job.strategy.whole() if job.recipe.callbacks else nullcontext():
+        for callback in trainer.callbacks if world.is_main else ():
             callback.finish(record, trainer.step, job.model)
+    if world.is_main:
         record.event("finish", trainer.step)
         record.events.sync()
         record.directory.write("result.json", {"status": "done", "steps": trainer.step, "model_step": step, "metrics": _finite(metrics)})

@@ -80,6 +80,7 @@ class Job:
             shards=self.shards,
             parallel=self.options.parallel,
             steady=not self.recipe.callbacks,
+            example=lambda: self.ready(self.stream.example(2)),
         )
         self.weights = self.strategy.weights
 
@@ -178,7 +179,8 @@ class Job:
         return float(value)
 
     def evaluate(self, source: Source) -> dict[str, float]:
-        return evaluate(self.model, self.objective, source, self.recipe.evaluate_batch_size, self.ready, self.strategy.evaluation_world)
+        size, world = self.recipe.evaluate_batch_size, self.strategy.evaluation_world
+        return self.strategy.apply(lambda model: evaluate(model, self.objective, source, size, self.ready, world))
 
     @property
     def regime(self) -> str:

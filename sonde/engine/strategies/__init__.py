@@ -10,6 +10,7 @@ All have the methods of `Strategy`; where there are several processes, each of t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -70,14 +71,32 @@ class Strategy(Protocol):
         """
         ...
 
+    def apply(self, function: Callable[[nn.Module], Any]) -> Any:
+        """Call `function(model)`, which may call the model and its methods; every process must call the same ones."""
+        ...
 
-def build(model: nn.Module, optimizer: Any, objective: Any, world: Any, shards: int, parallel: str, steady: bool) -> Strategy:
+    def whole(self) -> AbstractContextManager[None]:
+        """Inside this context every process has all weights and may use the model on its own."""
+        ...
+
+
+def build(
+    model: nn.Module,
+    optimizer: Any,
+    objective: Any,
+    world: Any,
+    shards: int,
+    parallel: str,
+    steady: bool,
+    example: Callable[[], Batch] | None = None,
+) -> Strategy:
     """The strategy of a run.
 
     Args:
         shards: parts of a batch over all processes.
         parallel: 'ddp' or 'fsdp'.
         steady: only the optimizer changes the model, so a step may be replayed.
+        example: gives a few examples, the same on every process; FSDP needs them.
     """
     if parallel == "fsdp" and world.size > 1:
         from .sharded import Sharded
@@ -85,7 +104,8 @@ def build(model: nn.Module, optimizer: Any, objective: Any, world: Any, shards: 
         if has_phases(objective):
             message = "FSDP does not support objectives with phases, such as GAN training"
             raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-        return Sharded(model, optimizer, world)
+        assert example is not None
+        return Sharded(model, optimizer, objective, world, shards, example())
     weights = Weights(model, optimizer, objective)
     if shards == 1:
         from .single import Single
