@@ -33,7 +33,10 @@ class Job:
     def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
         self.options, self.world = options, world
         self.device = pick_device(options.device)
-        heap.keep()
+        if options.parallel == "fsdp" and world.size > 1:
+            heap.give_back()
+        else:
+            heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
         with report_build_errors("the data"):

@@ -105,7 +105,8 @@ class Record:
     def save(self, trainer: Trainer, must: bool = False) -> None:
         """A checkpoint of the trainer.  A disk that refuses is a warning, unless this save must succeed."""
         self.world.beat(trainer.step, "save")
-        parts = {**trainer.job.weights.tensors(), "rng": self._all_random_states(), "best": trainer.best.older_weights(trainer.step)}
+        weights = trainer.job.weights
+        parts = {**weights.tensors(), "rng": self._all_random_states(), "best": weights.gather(trainer.best.older_weights(trainer.step))}
         if not self.owner:
             return
         began = time.monotonic()
@@ -148,7 +149,7 @@ class Record:
             return False
         trainer.job.weights.load(parts)
         trainer.load(state)
-        trainer.best.weights = dict(parts["best"] or parts["model"])
+        trainer.best.weights = trainer.job.weights.hold(parts["best"] or parts["model"])
         self._restore_random_states(parts["rng"])
         self.last_saved = trainer.step
         if self.owner:  # a kill may have come between the last save and this

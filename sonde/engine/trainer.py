@@ -188,7 +188,7 @@ class Trainer:
         row = {"step": self.step, "epoch": self.epoch, **{f"valid/{name}": value for name, value in metrics.items()}}
         self.record.row(row)
         if self.best.see(self.step, row):
-            self.best.weights = {name: tensor.clone() for name, tensor in self.job.weights.tensors()["model"].items()}
+            self.best.weights = self.job.weights.copy()
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
 

@@ -57,6 +57,15 @@ class Weights:
         moments = {name: value for mover in self.movers.values() for name, value in mover.moments.tensors().items()}
         return {"model": model_tensors(self.model), "optim": moments}
 
+    def copy(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in model_tensors(self.model).items()}
+
+    def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(held)
+
+    def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(whole)
+
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
         misfit_model(model_tensors(self.model), parts)

@@ -40,7 +40,19 @@ class AnyWeights(Protocol):
         ...
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Whole tensors by part of a checkpoint: 'model' and 'optim'."""
+        """Whole tensors by part of a checkpoint: 'model' and 'optim'; only rank 0 needs them."""
+        ...
+
+    def copy(self) -> dict[str, Tensor]:
+        """A copy of the model's tensors as this process holds them; `load` takes it too."""
+        ...
+
+    def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The whole tensors of such a copy; only rank 0 needs them."""
+        ...
+
+    def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Such a copy, of whole tensors."""
         ...
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:

@@ -247,11 +247,35 @@ class ShardedWeights:
         return self.optimizer.param_groups[0]["lr"]
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Full tensors, gathered from all processes; tied weights once."""
-        whole = {id(p): _full(p.detach()) for p in self.parameters}
-        tied = {name: whole[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
-        model = {name: tied[name] if name in tied else tensor for name, tensor in model_tensors(self.model).items()}
-        return {"model": model, "optim": {name: _full(tensor) for name, tensor in self._moments().items()}}
+        return {"model": self.gather(self._held()), "optim": self.gather(self._moments())}
+
+    def copy(self) -> dict[str, Tensor]:
+        copies: dict[int, Tensor] = {}
+        return {name: copies.setdefault(id(tensor), tensor.detach().clone()) for name, tensor in self._held().items()}
+
+    def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tied weights are gathered once; ranks other than 0 have no use for the whole and keep nothing."""
+        whole: dict[int, Tensor] = {}
+        for tensor in held.values():
+            if id(tensor) not in whole:
+                full = _full(tensor.detach())
+                whole[id(tensor)] = full if self.world.is_main else full.new_empty(0)
+        return {name: whole[id(tensor)] for name, tensor in held.items()} if self.world.is_main else {}
+
+    def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        parts: dict[int, Tensor] = {}
+        held = self._held()
+        for name, tensor in held.items():
+            if id(tensor) not in parts:
+                parts[id(tensor)] = torch.empty_like(tensor.detach())
+                _copy_shard_(parts[id(tensor)], whole[name])
+        return {name: parts[id(tensor)] for name, tensor in held.items()}
+
+    def _held(self) -> dict[str, Tensor]:
+        """Parameters and buffers by name, in shards; tied names have the same tensor."""
+        tensors = model_tensors(self.model)  # first: it leaves the model with its shards
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        return {name: parameters.get(name, tensor) for name, tensor in tensors.items()}
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         misfit_model(self.layout, parts)
@@ -319,8 +343,8 @@ def _full(tensor: Any) -> Tensor:
 
 
 def _copy_shard_(target: Any, value: Tensor) -> None:
-    """Copy a full tensor into the local shard."""
-    if _is_divided(target):
+    """Copy a full tensor, or the shards of one, into the local shard."""
+    if _is_divided(target) and not _is_divided(value):
         from torch.distributed.tensor import distribute_tensor
 
         value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

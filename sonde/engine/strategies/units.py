@@ -118,6 +118,7 @@ def _observe(units: list[nn.Module]) -> Iterator[set[nn.Module]]:
         with watch:
             yield watch.unfit
     finally:
+        watch.views.clear()  # they hold the graph, and so the weights
         for handle in handles:
             handle.remove()
 
