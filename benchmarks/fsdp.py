@@ -203,7 +203,9 @@ def equal() -> bool:
         same = sum(int((tensor == sharded[name]).sum()) for name, tensor in parallel.items()) / sum(t.numel() for t in parallel.values())
         fine = ours <= max(theirs, 1.0)
         met &= fine
-        print(f"\n{recipe.steps} steps, {'tied' if tied else 'separate'} embedding and head; largest difference of a weight to data parallel")
+        print(
+            f"\n{recipe.steps} steps, {'tied' if tied else 'separate'} embedding and head; largest difference of a weight to data parallel"
+        )
         print(f"  FSDP on two processes      {ours:12.1f} float32 roundings; {same:.2%} of the weights bit for bit   {verdict(fine)}")
         print(f"  one process, undivided     {theirs:12.1f} float32 roundings")
     return met

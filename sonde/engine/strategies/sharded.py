@@ -189,13 +189,19 @@ class ShardedWeights:
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         self.divided = [p for _, p in named if _is_divided(p)]
         self.replicated = [p for _, p in named if not _is_divided(p)]
+        elementwise = getattr(optimizer, "elementwise", None)
+        if elementwise is False:
+            message = f"optimizer '{optimizer.name}' updates a matrix as a whole, and FSDP divides its rows among processes"
+            raise BadInput(message, where="parallel", fix="use another optimizer, such as adamw, or leave --parallel fsdp out")
+        # An elementwise rule works on what this process holds.  A rule that is not known to be one sees whole tensors.
+        self.targets = {p: nn.Parameter(_local(p.detach())) if elementwise else p for _, p in named}
         decays = getattr(optimizer, "decays", lambda name, parameter, owner: True)
         groups = []
         for divided in (True, False):  # torch updates a group at once, which must be of one kind
             for group in (0, 1):
                 own = [(name, p) for name, p in named if decays(name, p, owner(model, name)) == (group == 0) and _is_divided(p) == divided]
                 if own:
-                    groups.append({"params": [p for _, p in own], "group": group, "names": [name for name, _ in own]})
+                    groups.append({"params": [self.targets[p] for _, p in own], "group": group, "names": [name for name, _ in own]})
         self.optimizer = build_optimizer(optimizer, groups)
         self.rates = [group["lr"] for group in self.optimizer.param_groups]
         try:
@@ -243,8 +249,14 @@ class ShardedWeights:
     def update(self, factor: float, phase: int = 0) -> float:
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
-        self.optimizer.step()
+        self._step()
         return self.optimizer.param_groups[0]["lr"]
+
+    def _step(self) -> None:
+        for parameter, target in self.targets.items():
+            if target is not parameter:
+                target.grad = _local(parameter.grad)
+        self.optimizer.step()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": self.gather(self._held()), "optim": self.gather(self._moments())}
@@ -293,7 +305,7 @@ class ShardedWeights:
         with torch.no_grad():
             for name, value in self._moments().items():
                 _copy_shard_(value, parts["optim"][name])
-        for state, moment, name in self._states():
+        for state, moment, name, _ in self._states():
             if isinstance(state[moment], int | float):
                 state[moment] = type(state[moment])(parts["optim"][name].item())
 
@@ -302,22 +314,23 @@ class ShardedWeights:
         values = [_local(parameter).detach().clone() for parameter in self.parameters]
         for parameter in (*self.divided, *self.replicated):
             parameter.grad = torch.zeros_like(parameter)
-        self.optimizer.step()
+        self._step()
         with torch.no_grad():
             for parameter, value in zip(self.parameters, values, strict=True):
                 _local(parameter).copy_(value)
 
-    def _states(self) -> Iterator[tuple[dict[str, Any], str, str]]:
-        """(state of a parameter, name of a moment in it, name in a checkpoint)."""
+    def _states(self) -> Iterator[tuple[dict[str, Any], str, str, nn.Parameter]]:
+        """(state of a parameter, name of a moment in it, name in a checkpoint, the parameter)."""
+        parameters = dict(self.model.named_parameters())
         for group in self.optimizer.param_groups:
-            for name, parameter in zip(group["names"], group["params"], strict=True):
-                state = self.optimizer.state.get(parameter, {})
-                yield from ((state, moment, f"{name}.{moment}") for moment in state)
+            for name, target in zip(group["names"], group["params"], strict=True):
+                state = self.optimizer.state.get(target, {})
+                yield from ((state, moment, f"{name}.{moment}", parameters[name]) for moment in state)
 
     def _moments(self) -> dict[str, Tensor]:
-        """Every moment by `<parameter>.<moment>`; a plain number becomes a tensor."""
+        """Every moment by `<parameter>.<moment>`, divided where it is like its parameter; a plain number becomes a tensor."""
         moments: dict[str, Tensor] = {}
-        for state, moment, name in self._states():
+        for state, moment, name, parameter in self._states():
             value = state[moment]
             if isinstance(value, int | float):
                 value = torch.tensor(float(value), dtype=torch.float64)
@@ -326,7 +339,7 @@ class ShardedWeights:
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
                 raise BadInput(f"state '{moment}' of the optimizer is a {kind}, which cannot be saved", fix="use tensors or numbers")
-            moments[name] = value
+            moments[name] = _divided_like(parameter, value)
         return moments
 
 
@@ -340,6 +353,16 @@ def _local(tensor: Any) -> Tensor:
 
 def _full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if _is_divided(tensor) else tensor
+
+
+def _divided_like(parameter: Any, value: Tensor) -> Tensor:
+    """A tensor of the shape of this process's shard as its shard of a whole, in the same memory; any other as it is."""
+    if not _is_divided(parameter) or _is_divided(value) or value.shape != _local(parameter).shape:
+        return value
+    from torch.distributed.tensor import DTensor
+
+    layout = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
+    return DTensor.from_local(value, parameter.device_mesh, parameter.placements, **layout)
 
 
 def _copy_shard_(target: Any, value: Tensor) -> None:
