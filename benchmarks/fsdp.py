@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ GOAL = 0.6
 DEPTH = 6
 
 
-def language_model(width: int = 256, batch_size: int = 8, steps: int = 50, tied: bool = False, dropout: float = 0.0) -> Recipe:
+def language_model(width: int = 512, batch_size: int = 8, steps: int = 50, tied: bool = False, dropout: float = 0.0) -> Recipe:
     """Six blocks, trained to continue a noisy counting rule; AdamW, clipping, an evaluation now and then."""
     rng = torch.Generator().manual_seed(0)
     noise = torch.randint(0, 4, (6000,), generator=rng)
@@ -105,9 +106,11 @@ class Gathered:
 
     def __init__(self, model: nn.Module) -> None:
         self.model, self.most = model, 0
+        warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for module in model.modules():
-            for register in (module.register_forward_pre_hook, module.register_forward_hook, module.register_full_backward_pre_hook):
-                register(self.look)
+            if not list(module.children()):  # a leaf runs after the hooks of what contains it
+                module.register_forward_pre_hook(self.look)
+                module.register_full_backward_pre_hook(self.look)
 
     def look(self, *_: Any) -> None:
         self.most = max(self.most, stored(p for p in self.model.parameters() if not hasattr(p, "to_local")))
@@ -117,7 +120,14 @@ NAMES = ("weights", "gradients", "optimizer", "gathered", "peak")
 
 
 def measure(parallel: str, processes: int, tied: bool) -> dict[str, float]:
-    """Bytes in the process that has most of each; a process computes the same number of examples either way."""
+    """Bytes in the process that has most of each; a process computes the same number of examples either way.
+
+    The libraries are loaded before, so that the peak of a process is that of its tensors.
+    """
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.tensor
+
     table = torch.zeros(processes, len(NAMES), dtype=torch.float64).share_memory_()
 
     def worker(world: World) -> None:

@@ -253,10 +253,12 @@ class ShardedWeights:
         return self.optimizer.param_groups[0]["lr"]
 
     def _step(self) -> None:
-        for parameter, target in self.targets.items():
-            if target is not parameter:
-                target.grad = _local(parameter.grad)
+        apart = [(parameter, target) for parameter, target in self.targets.items() if target is not parameter]
+        for parameter, target in apart:
+            target.grad = _local(parameter.grad)
         self.optimizer.step()
+        for _, target in apart:
+            target.grad = None  # else it would outlive the next backward pass
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         return {"model": self.gather(self._held()), "optim": self.gather(self._moments())}
