@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ...core.batch import Batch
 from ...core.errors import BadInput, SondeError
 from ...gradients import mean
-from ...gradients.flat import owner, trainable_parameters
+from ...gradients.flat import long_norm, owner, trainable_parameters
 from ..evaluate import record_outputs, sums
 from ..state import misfit, misfit_model, model_tensors, seed_everything
 from ..weights import build_optimizer
@@ -232,9 +232,7 @@ class ShardedWeights:
                 parameter.grad.copy_(part.view_as(parameter))  # type: ignore[union-attr]
 
     def norm(self) -> Tensor:
-        own, shared = (
-            float(torch.nn.utils.get_total_norm([_local(p.grad) for p in parts])) ** 2 for parts in (self.divided, self.replicated)
-        )
+        own, shared = (sum(float(long_norm(_local(p.grad).reshape(-1))) ** 2 for p in parts) for parts in (self.divided, self.replicated))
         return torch.tensor(math.sqrt(self.world.sum_vector([own])[0] + shared), dtype=self.parameters[0].dtype)
 
     def finite(self) -> bool:
