@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from ..core.errors import BadInput
 
-
 LONG, ROW = 1 << 16, 1 << 10
 """numbers up to which a norm is taken at once, and numbers of a row where it is not"""
 

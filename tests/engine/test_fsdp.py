@@ -161,7 +161,7 @@ def test_each_block_of_a_language_model_is_a_unit():
     assert unit_names(LanguageModel(300, 16, 6, "attention heads=4"), tokens()) == {"stack"}  # so are the blocks, one by one
 
 
-def test_what_a_decoder_reads_before_its_blocks_run_is_divided_further():
+def test_what_a_decoder_reads_before_its_blocks_run_has_mesh_further():
     model = EncoderDecoder(90, 64, 2, 4, style=style_of("t5"), encoder="attention causal=false", tied=False)
     batch = Batch(source=tokens().x, x=tokens().x)
     chosen = unit_names(model, batch)
@@ -298,7 +298,7 @@ def test_odd_models_have_safe_units_and_train_as_in_data_parallel(case: int, mon
 @pytest.mark.parametrize("case", range(7))
 def test_without_the_trial_the_odd_models_fail(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: whatever looks like a unit is taken for one."""
-    monkeypatch.setattr(units, "_is_shared", lambda *_: False)
+    monkeypatch.setattr(units, "_is_tied", lambda *_: False)
     monkeypatch.setattr(units, "replicated_parameters", lambda model: set())
     monkeypatch.setattr(sharded_module, "replicated_parameters", lambda model: set())
     monkeypatch.setattr(units._Watch, "leave", lambda *_: None)

@@ -48,7 +48,7 @@ class Sharded:
             return [flag > 0 for flag in world.max_vector([float(flag) for flag in flags])]
 
         units = choose_units(model, lambda: _run_trial(model, objective, example), replicated, agree)
-        self.root = Root(model)
+        self.root: Any = Root(model)
         self.parts = _shard([*units, self.root], replicated, world)
         self.apply(lambda model: None)  # torch takes the first module that runs for the outermost one
         self.weights = ShardedWeights(model, optimizer, world)
@@ -97,7 +97,7 @@ class Sharded:
                 for name, term in terms.items():
                     totals[name] += float(term.sum.detach())
                     weights[name] = term.weight
-        self.weights.sum_replicated()
+        self.weights.add_small_gradients()
         totals = dict(zip(totals, self.world.sum_vector(list(totals.values())), strict=True))
         moving.rewind()
         moving.settle(self.world, batch, self.shards, totals[""])
@@ -187,8 +187,8 @@ class ShardedWeights:
         self.layout = {name: tensor.to("meta") for name, tensor in model_tensors(model).items()}
         self.parameters = list(model.parameters())
         named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        self.divided = [p for _, p in named if _is_divided(p)]
-        self.replicated = [p for _, p in named if not _is_divided(p)]
+        self.divided = [p for _, p in named if _has_mesh(p)]
+        self.replicated = [p for _, p in named if not _has_mesh(p)]
         elementwise = getattr(optimizer, "elementwise", None)
         if elementwise is False:
             message = f"optimizer '{optimizer.name}' updates a matrix as a whole, and FSDP divides its rows among processes"
@@ -199,7 +199,7 @@ class ShardedWeights:
         groups = []
         for divided in (True, False):  # torch updates a group at once, which must be of one kind
             for group in (0, 1):
-                own = [(name, p) for name, p in named if decays(name, p, owner(model, name)) == (group == 0) and _is_divided(p) == divided]
+                own = [(name, p) for name, p in named if decays(name, p, owner(model, name)) == (group == 0) and _has_mesh(p) == divided]
                 if own:
                     groups.append({"params": [self.targets[p] for _, p in own], "group": group, "names": [name for name, _ in own]})
         self.optimizer = build_optimizer(optimizer, groups)
@@ -220,7 +220,7 @@ class ShardedWeights:
         for parameter in self.parameters:
             parameter.grad = None
 
-    def sum_replicated(self) -> None:
+    def add_small_gradients(self) -> None:
         """Add up what torch does not: gradients of parameters that every process holds as a whole.  Unused ones have gradient 0."""
         for parameter in (*self.divided, *self.replicated):
             if parameter.grad is None:
@@ -259,11 +259,11 @@ class ShardedWeights:
             target.grad = None  # else it would outlive the next backward pass
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        return {"model": self.gather(self._held()), "optim": self.gather(self._moments())}
+        return {"model": self.gather(self._tensors_by_name()), "optim": self.gather(self._moments())}
 
     def copy(self) -> dict[str, Tensor]:
         copies: dict[int, Tensor] = {}
-        return {name: copies.setdefault(id(tensor), tensor.detach().clone()) for name, tensor in self._held().items()}
+        return {name: copies.setdefault(id(tensor), tensor.detach().clone()) for name, tensor in self._tensors_by_name().items()}
 
     def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tied weights are gathered once; ranks other than 0 have no use for the whole and keep nothing."""
@@ -276,14 +276,14 @@ class ShardedWeights:
 
     def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
         parts: dict[int, Tensor] = {}
-        held = self._held()
+        held = self._tensors_by_name()
         for name, tensor in held.items():
             if id(tensor) not in parts:
                 parts[id(tensor)] = torch.empty_like(tensor.detach())
                 _copy_shard_(parts[id(tensor)], whole[name])
         return {name: parts[id(tensor)] for name, tensor in held.items()}
 
-    def _held(self) -> dict[str, Tensor]:
+    def _tensors_by_name(self) -> dict[str, Tensor]:
         """Parameters and buffers by name, in shards; tied names have the same tensor."""
         tensors = model_tensors(self.model)  # first: it leaves the model with its shards
         parameters = dict(self.model.named_parameters(remove_duplicate=False))
@@ -339,25 +339,25 @@ class ShardedWeights:
             if not isinstance(value, Tensor):
                 kind = type(value).__name__
                 raise BadInput(f"state '{moment}' of the optimizer is a {kind}, which cannot be saved", fix="use tensors or numbers")
-            moments[name] = _divided_like(parameter, value)
+            moments[name] = _shard_like(parameter, value)
         return moments
 
 
-def _is_divided(tensor: Tensor) -> bool:
+def _has_mesh(tensor: Tensor) -> bool:
     return hasattr(tensor, "device_mesh")
 
 
 def _local(tensor: Any) -> Tensor:
-    return tensor.to_local() if _is_divided(tensor) else tensor
+    return tensor.to_local() if _has_mesh(tensor) else tensor
 
 
 def _full(tensor: Any) -> Tensor:
-    return tensor.full_tensor() if _is_divided(tensor) else tensor
+    return tensor.full_tensor() if _has_mesh(tensor) else tensor
 
 
-def _divided_like(parameter: Any, value: Tensor) -> Tensor:
+def _shard_like(parameter: Any, value: Tensor) -> Tensor:
     """A tensor of the shape of this process's shard as its shard of a whole, in the same memory; any other as it is."""
-    if not _is_divided(parameter) or _is_divided(value) or value.shape != _local(parameter).shape:
+    if not _has_mesh(parameter) or _has_mesh(value) or value.shape != _local(parameter).shape:
         return value
     from torch.distributed.tensor import DTensor
 
@@ -367,7 +367,7 @@ def _divided_like(parameter: Any, value: Tensor) -> Tensor:
 
 def _copy_shard_(target: Any, value: Tensor) -> None:
     """Copy a full tensor, or the shards of one, into the local shard."""
-    if _is_divided(target) and not _is_divided(value):
+    if _has_mesh(target) and not _has_mesh(value):
         from torch.distributed.tensor import distribute_tensor
 
         value = distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)

@@ -32,9 +32,9 @@ def choose_units(
         replicated: parameters that every process holds as a whole
         agree: flags of this process -> whether each is set on one of the processes
     """
-    parts = _with_weights([*_stacked(model), *model.children()])
+    parts = _with_weights([*_stack_elements(model), *model.children()])
     while True:
-        unfit = {part for part in parts if _is_shared(model, part, replicated)}
+        unfit = {part for part in parts if _is_tied(model, part, replicated)}
         if not unfit:
             units = _large_enough(model, parts, replicated)
             with _observe(units) as seen:
@@ -43,7 +43,7 @@ def choose_units(
             unfit = {unit for unit, flag in zip(units, flags, strict=True) if flag}
             if not unfit:
                 return units
-        parts = {part: None for part in parts if part not in unfit} | _children(unfit)
+        parts = {part: None for part in parts if part not in unfit} | _inner_parts(unfit)
 
 
 def replicated_parameters(model: nn.Module) -> set[nn.Parameter]:
@@ -59,7 +59,7 @@ def _own_parameters(module: nn.Module) -> Iterator[nn.Parameter]:
     return (p for p in module._parameters.values() if p is not None)
 
 
-def _stacked(model: nn.Module) -> Iterator[nn.Module]:
+def _stack_elements(model: nn.Module) -> Iterator[nn.Module]:
     """The elements of every list of layers in which a kind of layer repeats."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList | nn.Sequential):
@@ -79,11 +79,11 @@ def _with_weights(parts: Iterable[nn.Module]) -> dict[nn.Module, None]:
     return chosen
 
 
-def _children(parts: Iterable[nn.Module]) -> dict[nn.Module, None]:
+def _inner_parts(parts: Iterable[nn.Module]) -> dict[nn.Module, None]:
     return _with_weights(child for part in parts for child in part.children())
 
 
-def _is_shared(model: nn.Module, part: nn.Module, replicated: set[nn.Parameter]) -> bool:
+def _is_tied(model: nn.Module, part: nn.Module, replicated: set[nn.Parameter]) -> bool:
     """Whether some of its parameters also belong to a module outside of it, as tied weights do."""
     outside, pending = {part}, [model]
     elsewhere: set[nn.Parameter] = set()
