@@ -302,7 +302,7 @@ def _clip(model: nn.Module, gradients: list[Tensor], largest: float) -> list[flo
     flat = Flat(model)
     for slot, gradient in zip(flat.slots, gradients, strict=True):
         flat.grad[slot.start : slot.stop] = gradient.flatten()
-    mean.clip(flat, flat.norm(), largest)
+    mean.clip(flat, mean.norm(flat), largest)
     return torch.cat([flat.grad[slot.start : slot.stop] for slot in flat.slots]).tolist()
 
 

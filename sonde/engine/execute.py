@@ -272,7 +272,9 @@ def finish(job: Job, trainer: Trainer, record: Record) -> None:
         step = trainer.best.step
         job.weights.load({"model": trainer.best.weights, "optim": {}})
     elif job.recipe.ema:
-        job.weights.load({"model": job.weights.tensors()["average"], "optim": {}})
+        with job.weights.use_average():
+            averaged = job.weights.copy()
+        job.weights.load({"model": averaged, "optim": {}})
     if job.weights.average is not None:  # from here on the model has the weights that it keeps
         job.weights.average.restart()
     metrics: dict[str, float] = {}
@@ -286,8 +288,10 @@ def finish(job: Job, trainer: Trainer, record: Record) -> None:
         tests = {name: value for name, value in metrics.items() if name.startswith("test/")}
         record.row({**trainer.time, **tests, "model_step": step})
         record.metrics.sync()
-        for callback in trainer.callbacks:
+    with job.strategy.whole() if job.recipe.callbacks else nullcontext():
+        for callback in trainer.callbacks if world.is_main else ():
             callback.finish(record, trainer.step, job.model)
+    if world.is_main:
         record.event("finish", trainer.step)
         record.events.sync()
         record.directory.write("result.json", {"status": "done", "steps": trainer.step, "model_step": step, "metrics": _finite(metrics)})

@@ -38,7 +38,10 @@ class Job:
     def __init__(self, make: Callable[[], Recipe], options: Options, world: Any) -> None:
         self.options, self.world = options, world
         self.device = pick_device(options.device)
-        heap.keep()
+        if options.parallel == "fsdp" and world.size > 1:
+            heap.give_back()
+        else:
+            heap.keep()
         seed_everything(options.seed, "recipe")
         self.recipe: Recipe = make()
         if options.ema is not None:
@@ -91,6 +94,7 @@ class Job:
             parallel=self.options.parallel,
             steady=not self.recipe.callbacks,
             ema=self.recipe.ema,
+            example=lambda: self.ready(self.stream.example(2)),
         )
         self.weights = self.strategy.weights
         self.followers = followers_of(self.recipe.objective, self.model)
@@ -179,7 +183,7 @@ class Job:
         """A part of a batch for which the stream may use the model and draw random numbers, with keys of the shard."""
         self.world.beat(step, "batch")
         with own_randomness(self.options.seed, "batch", step, shard):
-            return self.ready(self.stream.batch(step, shard, self.shards, self.model))
+            return self.ready(self.strategy.apply(partial(self.stream.batch, step, shard, self.shards)))
 
     def observe(self, step: int, loss: float) -> None:
         """Tell the stream what a step measured."""
@@ -217,19 +221,20 @@ class Job:
 
     def evaluate(self, source: Source) -> dict[str, float]:
         """Metrics of a source, with the averaged weights where there are any."""
-        recipe, world = self.recipe, self.strategy.evaluation_world
+        size, world = self.recipe.evaluate_batch_size, self.strategy.evaluation_world
         objective = self.observed.objective if self.observed is not None else self.objective
         with self.weights.use_average():
-            return evaluate(self.model, objective, source, recipe.evaluate_batch_size, self.ready, world)
+            return self.strategy.apply(lambda model: evaluate(model, objective, source, size, self.ready, world))
 
     def run_evaluations(self) -> dict[str, float]:
         """Metrics of the recipe's own evaluations, as `name/term`."""
         metrics: dict[str, float] = {}
+        world = self.strategy.evaluation_world
         for name, function in (self.recipe.evaluations or {}).items():
+            around = partial(own_randomness, self.options.seed, "evaluate", name)
+            run = partial(evaluate_shards, function=function, shards=self.shards, around=around, world=world)
             with self.weights.use_average():
-                around = partial(own_randomness, self.options.seed, "evaluate", name)
-                means = evaluate_shards(self.model, function, self.shards, around, self.strategy.evaluation_world)
-            metrics |= {f"{name}/{term}": value for term, value in means.items()}
+                metrics |= {f"{name}/{term}": value for term, value in self.strategy.apply(run).items()}
         return metrics
 
     @property

@@ -130,7 +130,8 @@ class Record:
         self._report(self.saver.wait())
         states = gather({name: part.state_dict() for name, part in trainer.parts.items()}, self.world)
         blocks = self.saver.blocks_to_write(states, background)
-        parts = {**trainer.job.weights.tensors(), "rng": self._all_random_states(), "best": trainer.best.older_weights(trainer.step)}
+        weights, older = trainer.job.weights, trainer.best.older_weights(trainer.step)
+        parts = {**weights.tensors(), "rng": self._all_random_states(), "best": weights.gather(older)}
         snapshot, fault = None, None
         if self.owner:
             try:
@@ -192,7 +193,7 @@ class Record:
         trainer.job.weights.load(parts)
         trainer.load(state)
         load(trainer.parts, state.get("parts", {}), parts, trainer.job.own, blocks)
-        trainer.best.weights = dict(parts["best"] or parts.get("average") or parts["model"])
+        trainer.best.weights = trainer.job.weights.hold(parts["best"] or parts.get("average") or parts["model"])
         self._restore_random_states(parts["rng"])
         self.last_saved = trainer.step
         if self.owner:  # a kill may have come between the last save and this

@@ -211,8 +211,8 @@ class Trainer:
         row = {**self.time, **metrics, **job.run_evaluations()}
         self.record.row(row)
         if self.best.see(self.step, row):
-            parts = job.weights.tensors()
-            self.best.weights = {name: tensor.clone() for name, tensor in (parts.get("average") or parts["model"]).items()}
+            with job.weights.use_average():
+                self.best.weights = job.weights.copy()
         for callback in self.callbacks:
             callback.evaluated(self.record, self.step, row)
 
@@ -255,10 +255,11 @@ class Trainer:
     def _cause(self, batch: dict[int, Batch]) -> str:
         """The first rank that found the origin of a bad number, and the origin."""
         job = self.job
-        cause = bad_weights(job.model)
-        for shard, part in batch.items():
-            if not cause and len(part):
-                cause = diagnose(job.model, job.objective, part, partial(job.seed, self.step, shard))
+        with job.strategy.whole():
+            cause = bad_weights(job.model)
+            for shard, part in batch.items():
+                if not cause and len(part):
+                    cause = diagnose(job.model, job.objective, part, partial(job.seed, self.step, shard))
         own = f"rank {job.world.rank}: "
         causes = job.world.gather_texts(own + cause if cause else "")
         return next(filter(None, causes), own + (bad_gradient(job.model) or "every number is finite"))

@@ -75,6 +75,15 @@ class Weights:
                 parts["average"] = {name: tensor.clone() for name, tensor in model_tensors(self.model).items()}
         return parts
 
+    def copy(self) -> dict[str, Tensor]:
+        return {name: tensor.clone() for name, tensor in model_tensors(self.model).items()}
+
+    def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(held)
+
+    def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(whole)
+
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Raise DataUnusable where the parts of a checkpoint cannot be loaded."""
         misfit_model(model_tensors(self.model), parts)

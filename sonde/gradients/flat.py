@@ -40,16 +40,7 @@ class Flat:
         decays: Callable[[str, Tensor, nn.Module], bool] = lambda name, parameter, owner: True,
         phase_of: Callable[[str], int] = lambda name: 0,
     ) -> None:
-        trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        if not trainable:
-            raise BadInput("the model has no trainable parameters", where=type(model).__name__, fix="give it a layer with weights")
-        for name, parameter in trainable:
-            if isinstance(parameter, nn.parameter.UninitializedParameter):
-                raise BadInput(f"parameter '{name}' has no shape yet", where=type(model).__name__, fix="give lazy layers their sizes")
-        kinds = {(p.dtype, p.device) for _, p in trainable}
-        if len(kinds) > 1:
-            listing = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
-            raise BadInput(f"parameters are of several kinds: {listing}", fix="keep one dtype and device for all trainable parameters")
+        trainable = trainable_parameters(model)
         self.slots: list[Slot] = []
         self.bounds: list[tuple[int, int]] = []
         """first and last element of each group: of phase n, group 2 n is decayed and 2 n + 1 is not"""
@@ -62,8 +53,8 @@ class Flat:
                     self.slots.append(Slot(name, parameter, position, position + parameter.numel(), group))
                     position += -(-parameter.numel() // self.ALIGN) * self.ALIGN
             self.bounds.append((begin, position))
-        dtype, device = next(iter(kinds))
-        self.values = torch.zeros(position, dtype=dtype, device=device)
+        first = trainable[0][1]
+        self.values = torch.zeros(position, dtype=first.dtype, device=first.device)
         self.grad = torch.zeros_like(self.values)
         with torch.no_grad():
             for slot in self.slots:
@@ -98,6 +89,21 @@ class Flat:
         for slot in self.slots:
             if slot.group == group:
                 yield slot.name, view(buffer, slot._replace(start=slot.start - begin, stop=slot.stop - begin))
+
+
+def trainable_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Names and parameters that train; raises BadInput unless there are some, all of one dtype on one device."""
+    trainable = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if not trainable:
+        raise BadInput("the model has no trainable parameters", where=type(model).__name__, fix="give it a layer with weights")
+    for name, parameter in trainable:
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise BadInput(f"parameter '{name}' has no shape yet", where=type(model).__name__, fix="give lazy layers their sizes")
+    kinds = {(p.dtype, p.device) for _, p in trainable}
+    if len(kinds) > 1:
+        listing = ", ".join(sorted(f"{dtype} on {device}" for dtype, device in kinds))
+        raise BadInput(f"parameters are of several kinds: {listing}", fix="keep one dtype and device for all trainable parameters")
+    return trainable
 
 
 def owner(model: nn.Module, name: str) -> nn.Module:

@@ -6,7 +6,7 @@ from torch import nn
 
 from sonde.core.errors import BadInput
 from sonde.gradients.flat import Flat
-from sonde.gradients.mean import clip, norm
+from sonde.gradients.mean import clip, long_norm, norm
 
 
 def network(seed: int = 0, norm: bool = True) -> nn.Sequential:
@@ -101,3 +101,9 @@ def test_what_cannot_be_flattened_is_named():
     mixed = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())
     with pytest.raises(BadInput, match="several kinds"):
         Flat(mixed)
+
+
+@pytest.mark.parametrize("size", [1, 1000, (1 << 16) + 1, (1 << 21) + 777])
+def test_the_norm_of_a_long_vector_has_the_rounding_of_float32(size):
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    assert long_norm(vector).item() == pytest.approx(vector.double().norm().item(), rel=1e-6)

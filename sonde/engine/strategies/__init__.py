@@ -48,7 +48,19 @@ class AnyWeights(Protocol):
         ...
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """Whole tensors by part of a checkpoint: 'model', 'optim' and, where weights are averaged, 'average'."""
+        """Whole tensors by part of a checkpoint: 'model', 'optim' and, where weights are averaged, 'average'; only rank 0 needs them."""
+        ...
+
+    def copy(self) -> dict[str, Tensor]:
+        """A copy of the model's tensors as this process holds them; `load` takes it too."""
+        ...
+
+    def gather(self, held: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The whole tensors of such a copy; only rank 0 needs them."""
+        ...
+
+    def hold(self, whole: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Such a copy, of whole tensors."""
         ...
 
     def fits(self, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -79,18 +91,35 @@ class Strategy(Protocol):
         """
         ...
 
+    def apply(self, function: Callable[[nn.Module], Any]) -> Any:
+        """Call `function(model)`, which may call the model and its methods; every process must call the same ones."""
+        ...
 
-def build(
-    model: nn.Module, optimizer: Any, phases: Phases, world: Any, shards: int, parallel: str, steady: bool, ema: float = 0.0
+    def whole(self) -> AbstractContextManager[None]:
+        """Inside this context every process has all weights and may use the model on its own."""
+        ...
+
+
+def build(  # noqa: PLR0913  everything that a strategy may need
+    model: nn.Module,
+    optimizer: Any,
+    phases: Phases,
+    world: Any,
+    shards: int,
+    parallel: str,
+    steady: bool,
+    ema: float = 0.0,
+    example: Callable[[], Batch] | None = None,
 ) -> Strategy:
     """The strategy of a run.
 
     Args:
-        phases: which weights each update moves.
+        phases: which weights each update moves, and the objective.
         shards: parts of a batch over all processes.
-        parallel: 'ddp', 'fsdp', or the path of a file that has a function `build` with these arguments, but for this one.
+        parallel: 'ddp', 'fsdp', or the path of a file that has a function `build` that takes the arguments up to `ema`, but for this one.
         steady: only the optimizer changes the model, so a step may be replayed.
         ema: decay of the moving average of the weights; 0 for none.
+        example: gives a few examples, the same on every process; FSDP needs them.
     """
     if parallel.endswith(".py"):
         return build_own(Path(parallel), model, optimizer, phases, world, shards, steady, ema)
@@ -100,7 +129,8 @@ def build(
         if phases.declared:
             message = "FSDP does not support objectives with phases, such as GAN training"
             raise BadInput(message, where="parallel", fix="leave --parallel fsdp out")
-        return Sharded(model, optimizer, world, ema)
+        assert example is not None
+        return Sharded(model, optimizer, phases.objective, world, shards, example(), ema)
     weights = Weights(model, optimizer, phases, ema)
     if shards == 1:
         from .single import Single
@@ -117,7 +147,7 @@ def build_own(path: Path, *parts: Any) -> Strategy:
     if not callable(getattr(module, "build", None)):
         raise BadInput(f"{path.name} has no function 'build'", where=str(path), fix="define build(model, optimizer, phases, ...)")
     strategy = module.build(*parts)
-    missing = [name for name in ("weights", "evaluation_world", "gradient") if not hasattr(strategy, name)]
+    missing = [name for name in ("weights", "evaluation_world", "gradient", "apply", "whole") if not hasattr(strategy, name)]
     if missing:
         message = f"the strategy has no '{missing[0]}'"
         raise BadInput(message, where=str(path), fix="give it what sonde.engine.strategies.Strategy lists")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
@@ -24,3 +25,9 @@ class Ordered:
         loss = mean.accumulate_shards(self.model, objective, self.weights.flat, batch, self.shards, self.world, seed, self.memory)
         self.weights.rest(phase)
         return loss
+
+    def apply(self, function: Callable[[nn.Module], Any]) -> Any:
+        return function(self.model)
+
+    def whole(self) -> nullcontext[None]:
+        return nullcontext()

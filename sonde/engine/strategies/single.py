@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -36,3 +37,9 @@ class Single:
             loss = mean.full_batch(self.model, objective, self.weights.flat, batch[0])
         self.weights.rest(phase)
         return loss
+
+    def apply(self, function: Callable[[nn.Module], Any]) -> Any:
+        return function(self.model)
+
+    def whole(self) -> nullcontext[None]:
+        return nullcontext()
