@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 LEAST = 1 << 14
-"""parameters below which a part is no unit: its message would take its latency, whatever it holds"""
+"""parameters below which a part is no unit: gloo gathers 64 of them as slowly as 65,536, in a quarter of a millisecond"""
 
 
 def choose_units(
