@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, function, is_observed
+from .library import STORED, available, function, is_observed
 
 KernelActivation = Literal["silu", "gelu_tanh"]
 LEAST = 1 << 15
@@ -32,7 +32,7 @@ def activate(x: Tensor, kind: KernelActivation, up: Tensor | None = None) -> Ten
 def _can_run(x: Tensor, up: Tensor | None) -> bool:
     """Whether the kernel can run and is faster."""
     return (
-        x.dtype in SUFFIX
+        x.dtype in STORED
         and x.numel() >= LEAST
         and x.is_cpu
         and x.is_contiguous()
