@@ -92,8 +92,8 @@ class Recipe:
     """micro-batches per batch, to save memory; the gradient is the same"""
     clip_norm: Annotated[float, Range(0)] = 0.0
     """largest global gradient norm; 0 turns clipping off"""
-    precision: Literal["float32", "bf16"] = "float32"
-    """bf16 runs the forward pass under autocast; weights stay float32"""
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    """bf16 runs the forward pass under autocast, weights stay float32; auto takes the faster one; the option --precision wins"""
     channels_last: bool = False
     """memory layout for image models; faster convolutions on a CPU"""
     log_every: Annotated[int | None, Range(1)] = None
