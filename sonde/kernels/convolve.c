@@ -31,7 +31,7 @@ typedef struct {
 } arguments;
 
 enum { AROUND = 6, TILE = 4, POINTS = 36, BLOCK = 24, LINE = 64 / sizeof(real) };
-/* Weights' gradients are summed over up to PARTS ranges of tiles, CHUNK tiles at a time, by one thread each and into sums of its own:
+/* Weights' gradients are summed over up to PARTS ranges of tiles, CHUNK rows of one or two tiles at a time, by one thread each and into sums of its own:
    threads that wait for each other often are slow on a busy machine.  Where these sums have more than LARGEST numbers all threads
    share one, and a chunk has SHARED numbers at the points. */
 enum { PARTS = 8, CHUNK = 96, LARGEST = 1 << 20, SHARED = 1 << 22 };
@@ -61,6 +61,8 @@ INLINE void keep(real *to, vec x, int64_t c, int64_t second) {
     store(to + (c < 0 ? 0 : c), x);
 #endif
 }
+
+enum { TILES = 1 + PAIRS }; /* in a row of a gradient */
 
 /* How many rows n numbers take that are multiplied one by one, or in pairs. */
 INLINE int64_t paired(int64_t n) { return PAIRS ? (n + 1) / 2 : n; }
@@ -373,7 +375,7 @@ int EXPORT(convolve_gradient)(const arguments *a) {
     work made = begin(a), *const w = &made;
     const int64_t C = a->in, Cp = whole_strips(C), outside = Cp > w->Kp ? Cp : w->Kp, sums = POINTS * C * w->Kp;
     const int shared = sums > LARGEST;
-    for (w->parts = shared ? 1 : 2; !shared && w->parts < PARTS && w->parts * CHUNK < w->tiles;) w->parts *= 2;
+    for (w->parts = shared ? 1 : 2; !shared && w->parts < PARTS && w->parts * CHUNK * TILES < w->tiles;) w->parts *= 2;
     w->chunk = shared ? SHARED / (POINTS * (Cp + w->Kp)) + 1 : CHUNK;
     const int64_t v_step = w->chunk * Cp + LINE, m_step = w->chunk * w->Kp + LINE, each = POINTS * (v_step + m_step);
     const int64_t threads = shared ? a->threads : least(a->threads, w->parts);
@@ -385,8 +387,8 @@ int EXPORT(convolve_gradient)(const arguments *a) {
     {
         real *const v = w->zeros + outside + (shared ? 0 : worker() * each), *const m = v + POINTS * v_step;
         if (shared) {
-            for (int64_t first = 0; first < w->tiles; first += w->chunk) {
-                const int64_t n = least(w->chunk, w->tiles - first);
+            for (int64_t first = 0; first < w->tiles; first += w->chunk * TILES) {
+                const int64_t n = least(w->chunk * TILES, w->tiles - first);
 #pragma omp for
                 for (int64_t pair = 0; pair < n; pair += 2)
                     for (int64_t t = pair; t < least(pair + 2, n); t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
@@ -399,8 +401,8 @@ int EXPORT(convolve_gradient)(const arguments *a) {
                 const int64_t begin = w->tiles * part / w->parts, end = w->tiles * (part + 1) / w->parts;
                 real *const u = w->u + part * sums;
                 if (begin == end) memset(u, 0, (size_t)sums * sizeof(real));
-                for (int64_t first = begin; first < end; first += CHUNK) {
-                    const int64_t n = least(CHUNK, end - first);
+                for (int64_t first = begin; first < end; first += CHUNK * TILES) {
+                    const int64_t n = least(CHUNK * TILES, end - first);
                     for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
                     for (int f = 0; f < POINTS; f++) gradient_point(w, f, u, v, v_step, m, m_step, n, first == begin);
                 }
