@@ -66,7 +66,7 @@ def cnn(steps: int, width: int = 32) -> Recipe:
     """A CNN on noisy images of ten patterns."""
     rng = torch.Generator().manual_seed(0)
     patterns, y = torch.randn(10, 1, 28, 28, generator=rng), torch.randint(10, (4096,), generator=rng)
-    x = 0.15 * patterns[y] + torch.randn(4096, 1, 28, 28, generator=rng)
+    x = 0.4 * patterns[y] + torch.randn(4096, 1, 28, 28, generator=rng)
     return Recipe(
         model=partial(CNN, (1, width, 2 * width, 4 * width), 10, 128, image=(28, 28), dropout=0.25, norm=True),
         data=Data(TensorSource(x[:3072], y[:3072]), TensorSource(x[3072:], y[3072:]), name="patterns", task="classes"),

@@ -42,7 +42,7 @@ SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """The precision of a run, and why."""
 
     requested: str
@@ -102,23 +102,23 @@ def describe_bf16(device: torch.device) -> tuple[str, str]:
     return "", "this processor has no bf16 arithmetic (AVX-512 BF16, AMX)"
 
 
-def choose(job: Job) -> Choice:
+def choose(job: Job) -> PrecisionChoice:
     """The precision of a job: its option, else its recipe's; `auto` is decided by rank 0 for all."""
     requested = job.options.precision or job.recipe.precision
     name, reason = describe_bf16(job.device)
     if requested == "float32":
-        return Choice(requested, "float32")
+        return PrecisionChoice(requested, "float32")
     if requested == "bf16":
         slow = f"notice: bf16 is slow here: {reason}; the results are valid, and --precision float32 is faster"
-        return Choice(requested, "bf16", message="" if name else slow)
+        return PrecisionChoice(requested, "bf16", message="" if name else slow)
     if not name:
-        return Choice(requested, "float32", message=f"precision: float32, because {reason}")
+        return PrecisionChoice(requested, "float32", message=f"precision: float32, because {reason}")
     # One process decides: others may be of another kind, or just be busier.
-    data = files.dump_json(asdict(_measured(job))) if job.world.is_main else None
-    return Choice(**files.parse_json(job.world.broadcast_bytes(data)))
+    data = files.dump_json(asdict(_measure(job))) if job.world.is_main else None
+    return PrecisionChoice(**files.parse_json(job.world.broadcast_bytes(data)))
 
 
-def _measured(job: Job) -> Choice:
+def _measure(job: Job) -> PrecisionChoice:
     """The choice by measuring, or by what was measured before."""
     path = cache() / "precision.json"
     try:
@@ -128,7 +128,7 @@ def _measured(job: Job) -> Choice:
         times = before if before is not None else time_precisions(job, batch)
     except Exception as error:  # where float32 fails too, the check before training says what is wrong, and where
         reason = str(error).strip().split("\n")[0]
-        return Choice("auto", "float32", message=f"precision: float32, because a step could not be timed: {reason}")
+        return PrecisionChoice("auto", "float32", message=f"precision: float32, because a step could not be timed: {reason}")
     if before is None:
         with suppress(OSError):  # a cache that cannot be written is measured again
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def _measured(job: Job) -> Choice:
     chosen: Precision = "bf16" if speedup >= LEAST else "float32"
     when = "measured just now" if before is None else "measured before"
     text = f"precision: {chosen}; bf16 is {speedup:.2f} times as fast as float32 for this model on this machine ({when})"
-    return Choice("auto", chosen, speedup, text)
+    return PrecisionChoice("auto", chosen, speedup, text)
 
 
 def time_precisions(job: Job, batch: Batch) -> dict[str, float]:

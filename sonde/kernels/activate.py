@@ -1,8 +1,8 @@
 """Activations, y = f(x) or with a gate y = f(x) up, forward and backward in one pass over memory each.
 
 torch takes several passes, and its tanh three times as long as an exponential.  (Its exact GELU cannot be made faster, so it
-is not here.)  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's operations run, with the same
-result.
+is not here.)  bfloat16 is computed in float32.  Where the call is observed (a compiler, a transform, a counter of FLOPs)
+torch's operations run, with the same result.
 """
 
 from __future__ import annotations

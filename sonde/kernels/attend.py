@@ -1,7 +1,7 @@
 """Exact softmax attention, o_i = sum_j softmax_j(scale q_i . k_j) v_j, forward and backward, for short sequences.
 
 torch's own kernel works in blocks as large as such a sequence, and computes masked pairs too.  Where the call is observed (a
-compiler, a transform, a counter of FLOPs) torch's kernel runs, with the same result.
+compiler, a transform, a counter of FLOPs) torch's kernel runs, with the same result.  bfloat16 is computed in float32.
 
 B batch, H heads, G key groups (head h uses k and v of group h // (H/G)), T queries, N keys, K key width, V value width.
 """

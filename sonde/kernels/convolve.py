@@ -7,6 +7,9 @@ of threads.  Where the call is observed, or the image is small, torch's own oper
 Rounding is two to three times torch's where pixels are of about one size.  It is shared by the pixels of a tile: beside a pixel
 10,000 times as large as the others these lose four digits, and beside one that is infinite or not a number so are all of its tile.
 
+Images of bfloat16 have weights of float32, gradients of weights included, and their sums are float32.  Where the processor multiplies
+pairs of bfloat16, the values at the points are rounded to bfloat16: the error is then two to three times 2^-8.
+
 B batch, C channels in, K channels out, H height, W width.
 """
 

@@ -105,8 +105,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def autocast(x: Tensor) -> Tensor:
     """An input as autocast would give it to torch's own operation: float32 in autocast's dtype, all others unchanged."""
-    if x.dtype is torch.float32 and torch.is_autocast_enabled(x.device.type):
-        return x.to(torch.get_autocast_dtype(x.device.type))
+    if x.dtype is torch.float32 and x.is_cpu and torch.is_autocast_enabled("cpu"):
+        return x.to(torch.get_autocast_dtype("cpu"))
     return x
 
 

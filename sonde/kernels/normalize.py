@@ -2,7 +2,7 @@
 
 torch reads the images once for the means, once for the variances, and once each for norm, sum and ReLU; here two passes do
 all of it, and two more the backward pass.  Images must be channels last.  Where the call is observed, or images are small,
-torch's own operations run, with the same result.
+torch's own operations run, with the same result.  Images of bfloat16 have weights and averages of float32, in which all is computed.
 
 B batch, C channels, H height, W width.
 """
