@@ -93,7 +93,7 @@ def describe_bf16(device: torch.device) -> tuple[str, str]:
         return ("CUDA", "") if torch.cuda.is_bf16_supported() else ("", "this GPU has no bf16 arithmetic")
     if device.type != "cpu":
         return device.type, ""
-    flags, marks, enabled = torch.cpu.get_capabilities(), fingerprint(), torch.backends.mkldnn.enabled
+    flags, marks, enabled = torch.cpu.get_capabilities(), fingerprint(), bool(torch.backends.mkldnn.enabled)
     if name := bf16_arithmetic(flags, str(marks["onednn"]), enabled):
         return name, ""
     if bf16_arithmetic(flags, list(ONEDNN)[-1]):

@@ -96,7 +96,7 @@ def agrees_in_bf16(
             outs = {name: out for name, out in call(module, inputs).items() if out.is_floating_point()}
         products = [(out.double().flatten() * draw(out.numel())).sum() for out in outs.values() if out.requires_grad]
         weights = [p for p in module.parameters() if p.requires_grad]
-        slopes = torch.autograd.grad(sum(products), weights, allow_unused=True) if products and weights else ()
+        slopes = torch.autograd.grad(products, weights, allow_unused=True) if products and weights else ()
         flat = [slope.flatten() for slope in slopes if slope is not None]
         real = [torch.view_as_real(slope).flatten() if slope.is_complex() else slope for slope in flat]
         outs = {name: out.detach() for name, out in outs.items()}
