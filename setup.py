@@ -1,7 +1,8 @@
 """Builds the C kernels with the package.  Without a C compiler the install succeeds and Sonde's torch forms serve.
 
 Each level of CPU gets its own plain shared object, so a build is never illegal on another machine of the same kind:
-`sonde/kernels/library.py` loads the best one the CPU can run.  Every source is compiled for float and for double.
+`sonde/kernels/library.py` loads the best one the CPU can run.  Every source is compiled for float and for double, and one that
+reads `stored` numbers also for bfloat16 in memory: once more for processors that multiply pairs of these, if the compiler can.
 A library carries a mark of the sources it was made from, which the loader compares with those it finds.
 """
 
@@ -23,6 +24,8 @@ if platform.machine().lower() in ("x86_64", "amd64"):
 OPENMP = [] if sys.platform == "darwin" else ["-fopenmp"]
 # No -ffast-math: infinite gates must stay exact, and not-a-numbers visible.
 FLAGS = ["-std=gnu11", "-O3", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fvisibility=hidden", "-Wall"]
+# Name, bits of a number, bits of one in the caller's memory where these are fewer, and flags that only the highest level has.
+PASSES = [("32", "32", "", []), ("64", "64", "", []), ("16", "32", "16", []), ("pairs", "32", "16", ["-mavx512bf16"])]
 NOTICE = (
     "notice: the C kernels were not built ({why}).  Sonde works without them and gives the same values, slower; "
     "for the fast ones install a C compiler with OpenMP (gcc, or clang with libomp) and install Sonde again.\n"
@@ -56,10 +59,18 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext):
         flags = [*FLAGS, *OPENMP, *ext.extra_compile_args]
-        macros, objects = [("MARK", f'"{MARK}"')], []
-        for bits in ("32", "64"):
-            place = str(Path(self.build_temp, ext.name, bits))
-            objects += self.compiler.compile(ext.sources, output_dir=place, macros=[*macros, ("REAL_BITS", bits)], extra_postargs=flags)
+        objects = []
+        for name, bits, stored, more in PASSES:
+            if more and ext.name != "sonde.kernels._kernels_avx512":
+                continue
+            sources = [path for path in ext.sources if not stored or "stored *" in Path(path).read_text(encoding="utf-8")]
+            macros = [("MARK", f'"{MARK}"'), ("REAL_BITS", bits), *([("STORED_BITS", stored)] if stored else [])]
+            place = str(Path(self.build_temp, ext.name, name))
+            try:
+                objects += self.compiler.compile(sources, output_dir=place, macros=macros, extra_postargs=[*flags, *more])
+            except CCompilerError:
+                if not more:
+                    raise
         output = self.get_ext_fullpath(ext.name)
         Path(output).parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(objects, f"{output}.new", libraries=["m"], extra_postargs=OPENMP)

@@ -25,6 +25,7 @@ def train(
     processes: int | None = None,
     threads: int | None = None,
     device: str | None = None,
+    precision: str | None = None,
     shards: int | None = None,
     parallel: str | None = None,
     checkpoint_every: int | None = None,
@@ -48,8 +49,8 @@ def train(
 
     The other arguments are described in `sonde.engine.options.Options`.
     """
-    loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "shards": shards}
-    loose |= {"parallel": parallel, "checkpoint_every": checkpoint_every, "async_save": async_save, "ema": ema}
+    loose: dict[str, Any] = {"seed": seed, "processes": processes, "threads": threads, "device": device, "precision": precision}
+    loose |= {"shards": shards, "parallel": parallel, "checkpoint_every": checkpoint_every, "async_save": async_save, "ema": ema}
     loose |= {"hang_timeout": hang_timeout, "restarts": restarts}
     explicit = {name: value for name, value in loose.items() if value is not None}
     switches = {"exact": exact, "accept_data_change": accept_data_change, "tensorboard": tensorboard, "quiet": quiet}

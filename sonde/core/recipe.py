@@ -125,8 +125,8 @@ class Recipe:
     """largest global gradient norm; 0 turns clipping off"""
     ema: Annotated[float, Range(0, below=1)] = 0.0
     """decay of a moving average of the weights, which evaluation and the trained model then use; 0 turns it off"""
-    precision: Literal["float32", "bf16"] = "float32"
-    """bf16 runs the forward pass under autocast; weights stay float32"""
+    precision: Literal["float32", "bf16", "auto"] = "float32"
+    """bf16 runs the forward pass under autocast, weights stay float32; auto takes the faster one; the option --precision wins"""
     channels_last: bool = False
     """memory layout for image models; faster convolutions on a CPU"""
     log_every: Annotated[int | None, Range(1)] = None

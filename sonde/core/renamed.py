@@ -16,6 +16,8 @@ OPTIONS = {"file": "data", "folder": "data", "text": "data"}
 """options of recipes by which a user's files came in"""
 VALUES = {"sentiment": {"data": {"toy": "toy_sentiment"}}}
 """recipe -> option -> values that have another name"""
+RUN_OPTIONS = ("precision",)
+"""options of recipes that every run has now"""
 NAMES = {
     "colour": "color",
     "initialise": "initialize",
@@ -134,16 +136,26 @@ def in_text(text: str) -> bool:
 
 
 def record(info: dict[str, Any]) -> dict[str, Any]:
-    """run.json in its present format; one that is not of format 1 stays as it is."""
+    """run.json in its present format."""
     if info.get("format") != 1:
-        return info
+        return _move_options(info)
     recipe, dials = info.get("recipe"), info.get("dials")
     if isinstance(recipe, dict) and "name" in recipe and isinstance(dials, dict):  # a user's own file keeps the names of its options
         dials = {{**FIELDS, **NAMES, **OPTIONS}.get(name, name): value for name, value in dials.items()}
         values = VALUES.get(recipe["name"], {})
         dials = {name: values.get(name, {}).get(value, value) if isinstance(value, str) else value for name, value in dials.items()}
     unchanged = {name: value for name, value in info.items() if name not in ("dials", "options")}
-    return {**unchanged, "format": 2, "options": dials, "run_options": info.get("options")}
+    return _move_options({**unchanged, "format": 2, "options": dials, "run_options": info.get("options")})
+
+
+def _move_options(info: dict[str, Any]) -> dict[str, Any]:
+    """What was an option of one of our recipes and is now one of every run, under the options of the run."""
+    recipe, options, run_options = (info.get(part) for part in ("recipe", "options", "run_options"))
+    if not (isinstance(recipe, dict) and "name" in recipe and isinstance(options, dict) and isinstance(run_options, dict)):
+        return info
+    moved = {name: options[name] for name in RUN_OPTIONS if name in options}
+    kept = {name: value for name, value in options.items() if name not in moved}
+    return {**info, "options": kept, "run_options": {**run_options, **moved}} if moved else info
 
 
 def result(body: Any) -> Any:

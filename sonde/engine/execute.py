@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -144,7 +144,7 @@ def _recorded_options(directory: RunDirectory, run_plan: RunPlan, options: Optio
             raise BadInput(f"{here} was started with {name}={was.get(name)}, not {now.get(name)}", fix=fix)
     if "seed" in explicit and explicit["seed"] != info["seed"]:
         raise BadInput(f"{here} has seed {info['seed']}, not {explicit['seed']}", fix=fix)
-    return info["run_options"]
+    return {**info["run_options"], "precision": info["fingerprint"].get("precision")}  # what `auto` chose, not 'auto'
 
 
 def execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> None:
@@ -168,7 +168,7 @@ def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> N
         job.check()
     job.prepare_training()
     marks = fingerprint(
-        threads=options.threads, shards=job.shards, precision=job.recipe.precision, device=job.device.type, parallel=options.parallel
+        threads=options.threads, shards=job.shards, precision=job.precision.chosen, device=job.device.type, parallel=options.parallel
     )
     if options.parallel == "fsdp":  # torch adds up over the processes in an order of its own
         marks["processes"] = world.size
@@ -192,6 +192,9 @@ def _execute(run_plan: RunPlan, options: Options, path: Path, world: World) -> N
         if warning:
             record.warn(warning, trainer.step)
         record.event("resume" if resumed else "start", trainer.step, processes=world.size, threads=options.threads, regime=job.regime)
+        if job.precision.message:
+            record.event("precision", trainer.step, **asdict(job.precision))
+            record.say(job.precision.message)
         if resumed:
             record.say(f"resuming {path.name} at step {trainer.step} of {job.steps}")
         elif job.recipe.on_bad == "rollback":
@@ -255,6 +258,7 @@ def _run_info(run_plan: RunPlan, options: Options, job: Job, marks: dict[str, An
         "versions": {"sonde": __version__, "python": platform.python_version(), "torch": torch.__version__},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "fingerprint": marks,
+        **({"precision": asdict(job.precision)} if job.precision.requested == "auto" else {}),
         "data": hashes,
         "about_data": {"name": job.data.name, "task": job.data.task, "report": jsonable(dict(job.data.report))},
         "parameters": {"trainable": trainable, "all": sum(p.numel() for p in job.model.parameters())},

@@ -21,7 +21,7 @@ from ..core.stream import Stream
 from ..core.terms import Terms
 from ..data.streams import SourceStream
 from ..data.torch_data import adopt, own_randomness
-from . import heap, strategies
+from . import heap, precision, strategies
 from .average import followers_of
 from .evaluate import evaluate, evaluate_shards
 from .guard import named_failure
@@ -55,13 +55,11 @@ class Job:
             self.recipe.initialize(self.model)
         if self.recipe.channels_last:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.objective = Autocast(self.recipe.objective, self.device) if self.recipe.precision == "bf16" else self.recipe.objective
+        self.objective: Any = self.recipe.objective
         self.moves = hasattr(self.objective, "at")
         self.phases = Phases(self.objective)
         self.updates = self.phases.updates
         self.stream = self._build_stream()
-        self.observed = Observed(self.objective) if self.stream.observes else None
-        self.objective = self.observed or self.objective
         per_epoch = self.stream.steps_per_epoch
         if per_epoch is None and not self.recipe.steps:
             raise BadInput(
@@ -81,6 +79,11 @@ class Job:
         self.generators = [torch.default_generator]
         if self.device.type == "cuda":
             self.generators.append(torch.cuda.default_generators[self.device.index or 0])
+        self.precision = precision.choose(self)
+        if self.precision.chosen == "bf16":
+            self.objective = precision.Autocast(self.objective, self.device)
+        self.observed = Observed(self.objective) if self.stream.observes else None
+        self.objective = self.observed or self.objective
 
     def prepare_training(self) -> None:
         """Buffers and optimizer; after this the model's parameters live in the flat buffer."""
@@ -145,7 +148,7 @@ class Job:
             batch = self.ready(self.stream.example(self.recipe.batch_size))
         with torch.no_grad(), named_failure(self.model):
             if self.moves:
-                self.objective.at(0)  # type: ignore[attr-defined]  # another run may have left it at its end
+                self.objective.at(0)  # another run may have left it at its end
             self.objective(self.model, batch)
         for buffer, value in kept:
             buffer.copy_(value)
@@ -260,20 +263,6 @@ def report_build_errors(what: str):
         raise BadInput(
             f"{what} failed while being built: {type(error).__name__}: {reason}", fix="run again with --debug to see where"
         ) from error
-
-
-class Autocast:
-    """An objective whose forward pass runs in bfloat16 where that is safe; weights and sums stay float32."""
-
-    def __init__(self, objective: Any, device: torch.device) -> None:
-        self.objective, self.device = objective, device
-
-    def __call__(self, model: nn.Module, batch: Batch) -> Terms:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            return self.objective(model, batch)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.objective, name)
 
 
 def pick_device(name: str) -> torch.device:

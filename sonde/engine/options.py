@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ..core.errors import BadInput
 from ..core.options import Range, check_values, options_of
@@ -20,6 +20,7 @@ class Options:
         processes: worker processes on this machine
         threads: CPU threads per process; default: all cores with one process and one shard, else 1
         device: where to compute: cpu, cuda, cuda:1, mps
+        precision: float32; bf16 for products in bfloat16, with float32 weights and sums; auto for the faster one; default: the recipe's
         shards: parts of each batch whose gradients are computed separately and summed in a fixed order; default: one per process
         parallel: ddp keeps the whole model in every process, fsdp spreads it over them; or the path of a file with a strategy of your own
         checkpoint_every: steps between checkpoints; default: about every 20 seconds
@@ -37,6 +38,7 @@ class Options:
     processes: Annotated[int, Range(1, 4096)] = 1
     threads: Annotated[int | None, Range(1, 4096)] = None
     device: str = "cpu"
+    precision: Literal["float32", "bf16", "auto"] | None = None
     shards: Annotated[int | None, Range(1, 4096)] = None
     parallel: str = "ddp"
     checkpoint_every: Annotated[int | None, Range(1, 10**12)] = None
@@ -49,7 +51,7 @@ class Options:
     restarts: Annotated[int, Range(0, 1000)] = 3
     quiet: bool = False
 
-    KEPT = ("seed", "processes", "threads", "shards", "device", "parallel", "checkpoint_every", "async_save", "ema")
+    KEPT = ("seed", "processes", "threads", "shards", "device", "precision", "parallel", "checkpoint_every", "async_save", "ema")
     """options that run.json records and a resume restores"""
 
     @classmethod
@@ -62,6 +64,8 @@ class Options:
 
     def settle(self, cores: int, recorded: dict[str, Any] | None, explicit: set[str]) -> Options:
         """Fill missing values: from the record of the run being resumed, else from the defaults above."""
+        if self.precision == "auto":
+            explicit = explicit - {"precision"}  # a run that has chosen keeps its choice
         taken = {n: v for n, v in (recorded or {}).items() if n in self.KEPT and n not in explicit and v is not None}
         # a record may have been edited: its values are checked like a user's
         new = replace(self, **check_values(options_of(type(self), "run.json"), taken, "run.json"))

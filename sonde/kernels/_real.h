@@ -1,13 +1,19 @@
 /* The number, the vector and the few operations every kernel is written with.
 
    One source serves float and double (REAL_BITS is 32 or 64) and any CPU: vectors are the compiler's own vector
-   extensions, as wide as the target's registers.  `a * b + c` on vectors becomes one fused multiply-add. */
+   extensions, as wide as the target's registers.  `a * b + c` on vectors becomes one fused multiply-add.
+
+   A caller's tensors hold `stored` numbers, read by `load_stored` and written by `store_stored`.  These are reals, or with STORED_BITS 16
+   bfloat16, the upper half of a float: arithmetic is in float then too. */
 #pragma once
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __AVX512BF16__
+#include <immintrin.h>
+#endif
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -23,11 +29,22 @@
 #if REAL_BITS == 64
 typedef double real;
 typedef int64_t whole; /* the integer as wide as a real */
+typedef real stored;
 #define SUFFIX _f64
 #else
 typedef float real;
 typedef int32_t whole;
+#if STORED_BITS == 16
+typedef uint16_t stored;
+#ifdef __AVX512BF16__
+#define SUFFIX _bf16_pairs
+#else
+#define SUFFIX _bf16
+#endif
+#else
+typedef real stored;
 #define SUFFIX _f32
+#endif
 #endif
 
 #define LANES ((int)(VECTOR_BYTES / sizeof(real)))
@@ -45,11 +62,11 @@ typedef vec vec_anywhere __attribute__((aligned(sizeof(real)), may_alias));
 
 /* A tensor [row, head, time, width]: strides count elements, the last axis is contiguous, data NULL means absent. */
 typedef struct {
-    real *data;
+    stored *data;
     int64_t row, head, time;
 } view;
 
-INLINE real *at(view x, int64_t row, int64_t head, int64_t time) {
+INLINE stored *at(view x, int64_t row, int64_t head, int64_t time) {
     return x.data + row * x.row + head * x.head + time * x.time;
 }
 
@@ -64,6 +81,40 @@ INLINE vec load_some(const real *p, int n) {
     return x;
 }
 INLINE void store_some(real *p, vec x, int n) { memcpy(p, &x, (size_t)n * sizeof(real)); }
+
+#if STORED_BITS == 16
+typedef uint32_t bits __attribute__((vector_size(VECTOR_BYTES)));
+typedef uint16_t halves __attribute__((vector_size(VECTOR_BYTES / 2)));
+typedef halves halves_anywhere __attribute__((aligned(2), may_alias));
+
+/* Rounded to the nearest bfloat16, or the even one of two; not-a-number stays one. */
+INLINE halves narrow(vec x) {
+#ifdef __AVX512BF16__
+    return (halves)_mm512_cvtneps_pbh((__m512)x);
+#else
+    const bits b = (bits)x, odd = (b >> 16) & 1, nan = (bits)(x != x);
+    return __builtin_convertvector((((b + 0x7fff + odd) >> 16) & ~nan) | (nan & 0x7fc0), halves);
+#endif
+}
+INLINE vec widen(halves x) { return (vec)(__builtin_convertvector(x, bits) << 16); }
+
+INLINE vec load_stored(const stored *p) { return widen(*(const halves_anywhere *)p); }
+INLINE void store_stored(stored *p, vec x) { *(halves_anywhere *)p = narrow(x); }
+INLINE vec load_stored_some(const stored *p, int n) {
+    halves x = {0};
+    memcpy(&x, p, (size_t)n * sizeof(stored));
+    return widen(x);
+}
+INLINE void store_stored_some(stored *p, vec x, int n) {
+    const halves some = narrow(x);
+    memcpy(p, &some, (size_t)n * sizeof(stored));
+}
+#else
+INLINE vec load_stored(const stored *p) { return load(p); }
+INLINE void store_stored(stored *p, vec x) { store(p, x); }
+INLINE vec load_stored_some(const stored *p, int n) { return load_some(p, n); }
+INLINE void store_stored_some(stored *p, vec x, int n) { store_some(p, x, n); }
+#endif
 
 INLINE vec choose(wvec mask, vec yes, vec no) { return (vec)((mask & (wvec)yes) | (~mask & (wvec)no)); }
 INLINE vec vmax(vec a, vec b) { return choose(a > b, a, b); }

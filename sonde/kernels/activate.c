@@ -5,16 +5,16 @@
 #include "_curves.h"
 
 typedef struct {
-    const real *x, *up, *dy; /* up NULL: no gate */
-    real *y, *dx, *dup;
+    const stored *x, *up, *dy; /* up NULL: no gate */
+    stored *y, *dx, *dup;
     int64_t n, tanh, threads;  /* tanh: the curve is gelu_tanh, else silu */
 } arguments;
 
 /* The elements from i on, at most a vector of them; n is how many. */
-INLINE vec take(const real *p, int64_t i, int n) { return n == LANES ? load(p + i) : load_some(p + i, n); }
-INLINE void put(real *p, int64_t i, vec x, int n) {
-    if (n == LANES) store(p + i, x);
-    else store_some(p + i, x, n);
+INLINE vec take(const stored *p, int64_t i, int n) { return n == LANES ? load_stored(p + i) : load_stored_some(p + i, n); }
+INLINE void give(stored *p, int64_t i, vec x, int n) {
+    if (n == LANES) store_stored(p + i, x);
+    else store_stored_some(p + i, x, n);
 }
 
 typedef vec (*bend)(vec x, vec *slope);
@@ -22,17 +22,17 @@ typedef vec (*bend)(vec x, vec *slope);
 INLINE void forward_at(const arguments *a, bend f, int64_t i, int n) {
     vec slope;
     const vec y = f(take(a->x, i, n), &slope);
-    put(a->y, i, a->up ? y * take(a->up, i, n) : y, n);
+    give(a->y, i, a->up ? y * take(a->up, i, n) : y, n);
 }
 
 INLINE void backward_at(const arguments *a, bend f, int64_t i, int n) {
     vec slope;
     const vec y = f(take(a->x, i, n), &slope), dy = take(a->dy, i, n);
     if (a->up) {
-        put(a->dx, i, dy * take(a->up, i, n) * slope, n);
-        put(a->dup, i, dy * y, n);
+        give(a->dx, i, dy * take(a->up, i, n) * slope, n);
+        give(a->dup, i, dy * y, n);
     } else {
-        put(a->dx, i, dy * slope, n);
+        give(a->dx, i, dy * slope, n);
     }
 }
 

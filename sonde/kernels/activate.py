@@ -1,8 +1,8 @@
 """Activations, y = f(x) or with a gate y = f(x) up, forward and backward in one pass over memory each.
 
 torch takes several passes, and its tanh three times as long as an exponential.  (Its exact GELU cannot be made faster, so it
-is not here.)  Where the call is observed (a compiler, a transform, a counter of FLOPs) torch's operations run, with the same
-result.
+is not here.)  bfloat16 is computed in float32.  Where the call is observed (a compiler, a transform, a counter of FLOPs)
+torch's operations run, with the same result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, function, is_observed
+from .library import STORED, available, function, is_observed
 
 KernelActivation = Literal["silu", "gelu_tanh"]
 LEAST = 1 << 15
@@ -32,7 +32,7 @@ def activate(x: Tensor, kind: KernelActivation, up: Tensor | None = None) -> Ten
 def _can_run(x: Tensor, up: Tensor | None) -> bool:
     """Whether the kernel can run and is faster."""
     return (
-        x.dtype in SUFFIX
+        x.dtype in STORED
         and x.numel() >= LEAST
         and x.is_cpu
         and x.is_contiguous()

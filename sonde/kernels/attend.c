@@ -50,21 +50,21 @@ static size_t lay_out(bench *b, const arguments *a, int back, real *base) {
 /* ---- between the caller's tensors and the bench ---- */
 
 /* Rows x width, times a factor, into [padded rows][step] with zeros around. */
-static void take(real *to, int64_t step, int64_t padded, const real *from, int64_t from_step, int64_t rows, int64_t width, real factor) {
+static void take(real *to, int64_t step, int64_t padded, const stored *from, int64_t from_step, int64_t rows, int64_t width, real factor) {
     for (int64_t i = 0; i < rows; i++, to += step, from += from_step) {
         int64_t c = 0;
-        for (; c + LANES <= width; c += LANES) store(to + c, load(from + c) * factor);
-        for (; c < width; c++) to[c] = from[c] * factor;
-        for (; c < step; c++) to[c] = 0;
+        for (; c + LANES <= width; c += LANES) store(to + c, load_stored(from + c) * factor);
+        if (c < width) store(to + c, load_stored_some(from + c, (int)(width - c)) * factor), c += LANES;
+        for (; c < step; c += LANES) store(to + c, (vec){0});
     }
     if (padded > rows) memset(to, 0, (size_t)((padded - rows) * step) * sizeof(real));
 }
 
-static void give(real *to, int64_t to_step, const real *from, int64_t step, int64_t rows, int64_t width, const real *factor, int64_t next) {
+static void give(stored *to, int64_t to_step, const real *from, int64_t step, int64_t rows, int64_t width, const real *factor, int64_t next) {
     for (int64_t i = 0; i < rows; i++, to += to_step, from += step, factor += next) {
         int64_t c = 0;
-        for (; c + LANES <= width; c += LANES) store(to + c, load(from + c) * *factor);
-        for (; c < width; c++) to[c] = from[c] * *factor;
+        for (; c + LANES <= width; c += LANES) store_stored(to + c, load(from + c) * *factor);
+        if (c < width) store_stored_some(to + c, load(from + c) * *factor, (int)(width - c));
     }
 }
 

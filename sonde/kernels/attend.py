@@ -1,7 +1,7 @@
 """Exact softmax attention, o_i = sum_j softmax_j(scale q_i . k_j) v_j, forward and backward, for short sequences.
 
 torch's own kernel works in blocks as large as such a sequence, and computes masked pairs too.  Where the call is observed (a
-compiler, a transform, a counter of FLOPs) torch's kernel runs, with the same result.
+compiler, a transform, a counter of FLOPs) torch's kernel runs, with the same result.  bfloat16 is computed in float32.
 
 B batch, H heads, G key groups (head h uses k and v of group h // (H/G)), T queries, N keys, K key width, V value width.
 """
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, function, is_observed, rows
+from .library import STORED, autocast, available, compute_dtype, function, is_observed, rows
 
 LONGEST = 2048
 """largest number of keys; beyond it the keys of a task do not fit the cache"""
@@ -28,6 +28,7 @@ _Row = ctypes.c_int64 * (4 * len(_FIELDS) + 11)
 
 def attend(q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool = False) -> Tensor:
     """q [B, H, T, K], k [B, G, N, K], v [B, G, N, V] -> [B, H, T, V]; `causal` lets query i see the keys up to i."""
+    q, k, v = autocast(q), autocast(k), autocast(v)
     if _can_run(q, k, v):
         return _Attend.apply(q, k, v, scale, causal)
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=k.shape[1] < q.shape[1])
@@ -38,7 +39,7 @@ def _can_run(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
         not is_observed((q, k, v))
         and q.is_cpu
-        and q.dtype in SUFFIX
+        and q.dtype in STORED
         and q.dtype == k.dtype == v.dtype
         and q.dim() == k.dim() == v.dim() == 4
         and q.numel() > 0
@@ -61,7 +62,7 @@ def _call(name: str, tensors: dict[str, Tensor], log_sum: Tensor, scale: float, 
         numbers += (0, 0, 0, 0) if x is None else (x.data_ptr(), *x.stride()[:3])
     bits = struct.unpack("q", struct.pack("d", scale))[0]
     numbers += (log_sum.data_ptr(), B, G, H // G, T, N, K, V, int(causal), torch.get_num_threads(), bits)
-    function(name, log_sum.dtype)(_Row(*numbers))
+    function(name, tensors["q"].dtype)(_Row(*numbers))
 
 
 def _empty(like: Tensor, width: int) -> Tensor:
@@ -74,7 +75,7 @@ def _empty(like: Tensor, width: int) -> Tensor:
 class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool) -> Tensor:
-        out, log_sum = _empty(q, v.shape[-1]), q.new_empty(q.shape[:3])
+        out, log_sum = _empty(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=compute_dtype(q.dtype))
         ctx.save_for_backward(q, k, v, log_sum)
         ctx.scale, ctx.causal = scale, causal
         _call("attend_forward", {"q": q, "k": k, "v": v, "out": out}, log_sum, scale, causal)

@@ -13,29 +13,65 @@
    The points are 0, +-3/4, +-3/2 and infinity.  The usual whole numbers would save no time here and cost digits: the error is two to
    three times that of a direct sum, with 1 and 2 it would be five to six times.
 
+   Images of bfloat16 are added up in float.  Where the processor multiplies pairs of bfloat16 (PAIRS), the values at the points are
+   rounded to such pairs, of two channels, or of two tiles in a gradient: the error is then two to three times 2^-8.
+
    Tiles are computed in the same order by any number of threads: it changes no bit.
 
    Legend: C channels read, K written; an image is [row][column][channel]. */
 #include "_tile.h"
 
 typedef struct {
-    const real *x, *weight, *bias, *other, *dy;            /* bias and other, which is added to the result, may be NULL */
-    real *y, *dweight, *u;                                 /* u: NULL, or what convolve_windows made of the weight */
+    const stored *x, *other, *dy;                          /* other, which is added to the result, and bias may be NULL */
+    stored *y;
+    const real *weight, *bias;
+    real *dweight, *u;                                     /* u: NULL, or what convolve_windows made of the weight */
     int64_t images, height, width, in, out, relu, threads; /* in, out: channels */
     int64_t of_out, of_in, of_row, of_column;              /* steps of weight and dweight */
 } arguments;
 
 enum { AROUND = 6, TILE = 4, POINTS = 36, BLOCK = 24, LINE = 64 / sizeof(real) };
-/* Weights' gradients are summed over up to PARTS ranges of tiles, CHUNK tiles at a time, by one thread each and into sums of its own:
+/* Weights' gradients are summed over up to PARTS ranges of tiles, CHUNK rows of one or two tiles at a time, by one thread each and into sums of its own:
    threads that wait for each other often are slow on a busy machine.  Where these sums have more than LARGEST numbers all threads
    share one, and a chunk has SHARED numbers at the points. */
 enum { PARTS = 8, CHUNK = 96, LARGEST = 1 << 20, SHARED = 1 << 22 };
 
+#if STORED_BITS == 16 && defined(__AVX512BF16__)
+#define PAIRS 1
+typedef whole whole_anywhere __attribute__((may_alias));
+INLINE vec sum_pairs(vec sum, vec a, vec b) { return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)a, (__m512bh)b); }
+/* x in the lower half of each lane, or with `second` in the upper half beside what is there. */
+INLINE void store_half(real *p, vec x, int64_t second) {
+    const bits b = __builtin_convertvector(narrow(x), bits);
+    store(p, (vec)(second ? (bits)load(p) | (b << 16) : b));
+}
+#else
+#define PAIRS 0
+#endif
+
+/* Keep values at a point: one by one, or in pairs: neighboring channels from c on, or where c is -1 two tiles. */
+INLINE void keep(real *to, vec x, int64_t c, int64_t second) {
+#if PAIRS
+    if (c < 0)
+        store_half(to, x, second);
+    else
+        store_stored((stored *)to + c, x);
+#else
+    (void)second;
+    store(to + (c < 0 ? 0 : c), x);
+#endif
+}
+
+enum { TILES = 1 + PAIRS }; /* in a row of a gradient */
+
+/* How many rows n numbers take that are multiplied one by one, or in pairs. */
+INLINE int64_t paired(int64_t n) { return PAIRS ? (n + 1) / 2 : n; }
+
 typedef struct {
     const arguments *a;
     int64_t across, down, tiles;  /* in a row, a column, the batch */
-    int64_t Cp, Kp, parts, chunk; /* widths in whole vectors and strips; of gradients */
-    real *zeros, *u;              /* zeros: a pixel outside; u [point][strip][C][STRIP], of gradients [part][point][C][Kp] */
+    int64_t Cp, Kp, parts, chunk; /* widths in whole vectors and strips, Cp of what `paired` gives; of gradients */
+    real *zeros, *u;              /* zeros: a pixel outside; u [point][strip][paired C][STRIP], of gradients [part][point][C][Kp] */
 } work;
 
 /* ---- between values and points, one dimension ---- */
@@ -105,11 +141,12 @@ INLINE void window_from_points(const vec u[6], vec w[3]) {
 /* ---- tiles ---- */
 
 INLINE vec load_up_to(const real *p, int64_t left) { return left >= LANES ? load(p) : load_some(p, (int)left); }
-INLINE void store_up_to(real *p, vec x, int64_t left) {
+INLINE vec load_stored_up_to(const stored *p, int64_t left) { return left >= LANES ? load_stored(p) : load_stored_some(p, (int)left); }
+INLINE void store_stored_up_to(stored *p, vec x, int64_t left) {
     if (left >= LANES)
-        store(p, x);
+        store_stored(p, x);
     else
-        store_some(p, x, (int)left);
+        store_stored_some(p, x, (int)left);
 }
 
 /* For every vector of n channels: a step with c, where it begins, and left, how many there are.  Whole ones get a loop of their own. */
@@ -124,39 +161,40 @@ INLINE void store_up_to(real *p, vec x, int64_t left) {
         for (int j = 0; j < (side); j++)
 
 /* Where the pixels of a square are that begins `before` pixels above and left of a tile; `outside` serves for those beyond the image. */
-INLINE void places(const work *w, int64_t tile, real *image, int64_t channels, int side, int before, real *outside, real **p) {
+INLINE void places(const work *w, int64_t tile, const stored *image, int64_t channels, int side, int before, real *outside, stored **p) {
     const int64_t H = w->a->height, W = w->a->width, of_image = w->down * w->across, here = tile % of_image;
     const int64_t top = here / w->across * TILE - before, left = here % w->across * TILE - before;
     const int64_t corner = ((tile / of_image * H + top) * W + left) * channels;
     SQUARE(side, i, j) {
         const int inside = (uint64_t)(top + i) < (uint64_t)H && (uint64_t)(left + j) < (uint64_t)W;
-        p[i * side + j] = inside ? image + corner + (i * W + j) * channels : outside;
+        p[i * side + j] = inside ? (stored *)image + corner + (i * W + j) * channels : (stored *)outside;
     }
 }
 
-/* v = B'd B of one tile.  Channel c of a point goes to v + point * step + c / width * strip + c % width. */
-INLINE void read_tile(const work *w, int64_t tile, real *v, int64_t step, int64_t width, int64_t strip) {
-    real *p[POINTS];
-    places(w, tile, (real *)w->a->x, w->a->in, AROUND, 1, w->zeros, p);
+/* v = B'd B of one tile.  Channel c of a point goes to v + point * step + c, or in strips to v + point * step + c / STRIP * strip +
+   c % STRIP; there the second tile of a pair comes beside the first. */
+INLINE void read_tile(const work *w, int64_t tile, real *v, int64_t step, int64_t strip, int64_t second) {
+    stored *p[POINTS];
+    places(w, tile, w->a->x, w->a->in, AROUND, 1, w->zeros, p);
     CHANNELS(w->a->in, c, left, {
         vec d[AROUND][AROUND];
-        SQUARE(AROUND, i, j) d[i][j] = load_up_to(p[i * AROUND + j] + c, left);
+        SQUARE(AROUND, i, j) d[i][j] = load_stored_up_to(p[i * AROUND + j] + c, left);
         BOTH(to_points, AROUND, AROUND, d, d);
-        real *const to = v + c / width * strip + c % width;
-        SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * step, d[i][j]);
+        real *const to = v + (strip ? c / STRIP * strip + c % STRIP : 0);
+        SQUARE(AROUND, i, j) keep(to + (i * AROUND + j) * step, d[i][j], strip ? -1 : c, second);
     });
 }
 
 /* A dy A' of one tile, in strips. */
-INLINE void read_gradient(const work *w, int64_t tile, real *m, int64_t step, int64_t strip) {
-    real *p[TILE * TILE];
-    places(w, tile, (real *)w->a->dy, w->a->out, TILE, 0, w->zeros, p);
+INLINE void read_gradient(const work *w, int64_t tile, real *m, int64_t step, int64_t strip, int64_t second) {
+    stored *p[TILE * TILE];
+    places(w, tile, w->a->dy, w->a->out, TILE, 0, w->zeros, p);
     CHANNELS(w->a->out, k, left, {
         vec d[TILE][TILE], made[AROUND][AROUND];
-        SQUARE(TILE, i, j) d[i][j] = load_up_to(p[i * TILE + j] + k, left);
+        SQUARE(TILE, i, j) d[i][j] = load_stored_up_to(p[i * TILE + j] + k, left);
         BOTH(gradient_to_points, TILE, AROUND, d, made);
         real *const to = m + k / STRIP * strip + k % STRIP;
-        SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * step, made[i][j]);
+        SQUARE(AROUND, i, j) keep(to + (i * AROUND + j) * step, made[i][j], -1, second);
     });
     if (w->Kp - w->a->out >= LANES) /* the last strip is half empty */
         for (int f = 0; f < POINTS; f++) store(m + f * step + (w->Kp / STRIP - 1) * strip + LANES, (vec){0});
@@ -164,10 +202,10 @@ INLINE void read_gradient(const work *w, int64_t tile, real *m, int64_t step, in
 
 /* y = A'm A + bias + other of one tile, with `relu` cut at 0; what lies beyond the image goes nowhere. */
 INLINE void write_tile(const work *w, int64_t tile, const real *m, int64_t step, real *nowhere) {
-    real *p[TILE * TILE], *added[TILE * TILE];
+    stored *p[TILE * TILE], *added[TILE * TILE];
     const int64_t sum = w->a->other != NULL, relu = w->a->relu;
     places(w, tile, w->a->y, w->a->out, TILE, 0, nowhere, p);
-    if (sum) places(w, tile, (real *)w->a->other, w->a->out, TILE, 0, nowhere, added);
+    if (sum) places(w, tile, w->a->other, w->a->out, TILE, 0, nowhere, added);
     CHANNELS(w->a->out, k, left, {
         vec d[AROUND][AROUND], made[TILE][TILE];
         const vec bias = w->a->bias ? load_up_to(w->a->bias + k, left) : (vec){0};
@@ -175,9 +213,9 @@ INLINE void write_tile(const work *w, int64_t tile, const real *m, int64_t step,
         BOTH(from_points, AROUND, TILE, d, made);
         SQUARE(TILE, i, j) {
             vec y = made[i][j] + bias;
-            if (sum) y += load_up_to(added[i * TILE + j] + k, left);
+            if (sum) y += load_stored_up_to(added[i * TILE + j] + k, left);
             if (relu) y = choose(y < 0, (vec){0}, y); /* not-a-numbers go through */
-            store_up_to(p[i * TILE + j] + k, y, left);
+            store_stored_up_to(p[i * TILE + j] + k, y, left);
         }
     });
 }
@@ -193,8 +231,9 @@ STAGE read_windows(const work *w, int64_t c, int64_t k) {
         for (int l = 0; l < LANES; l++) window[i][j][l] = k + l < a->out ? from[(k + l) * a->of_out] : 0;
     }
     BOTH(window_to_points, 3, AROUND, window, u);
-    real *const to = w->u + (k / STRIP * a->in + c) * STRIP + k % STRIP;
-    SQUARE(AROUND, i, j) store(to + (i * AROUND + j) * a->in * w->Kp, u[i][j]);
+    const int64_t rows = paired(a->in);
+    real *const to = w->u + (k / STRIP * rows + (PAIRS ? c / 2 : c)) * STRIP + k % STRIP;
+    SQUARE(AROUND, i, j) keep(to + (i * AROUND + j) * rows * w->Kp, u[i][j], -1, c % 2);
 }
 
 STAGE write_windows(const work *w, int64_t c, int64_t k) {
@@ -214,16 +253,32 @@ STAGE write_windows(const work *w, int64_t c, int64_t k) {
 
 /* ---- products ---- */
 
+/* x[i] += sum_s a(i, s) b(s), as `tile_product` has it; of pairs two products each. */
+INLINE void point_product(int m, tile x, const real *a, int64_t ar, int64_t as, const real *b, int64_t n) {
+#if PAIRS
+    for (int64_t s = 0; s < n; s++) {
+        const vec left = load(b + s * STRIP), right = load(b + s * STRIP + LANES);
+        EACH(i, m) {
+            const vec f = (vec)((wvec){0} + *(const whole_anywhere *)(a + i * ar + s * as));
+            x[i][0] = sum_pairs(x[i][0], f, left);
+            x[i][1] = sum_pairs(x[i][1], f, right);
+        }
+    }
+#else
+    tile_product(m, x, a, ar, as, b, STRIP, n);
+#endif
+}
+
 /* to [n][Kp] = from [n][Cp] u */
 INLINE void product_rows(int m, real *to, int64_t to_step, const real *from, int64_t from_step, const real *u, int64_t C) {
     tile x;
     tile_zero(m, x);
-    tile_product(m, x, from, from_step, 1, u, STRIP, C);
+    point_product(m, x, from, from_step, 1, u, C);
     tile_store(m, x, to, to_step);
 }
 
 STAGE product(const work *w, real *to, const real *from, const real *u, int64_t n) {
-    const int64_t C = w->a->in;
+    const int64_t C = paired(w->a->in);
     for (int64_t k = 0; k < w->Kp; k += STRIP, u += C * STRIP) {
         int64_t t = 0;
         for (; t + 6 <= n; t += 6) product_rows(6, to + t * w->Kp + k, w->Kp, from + t * w->Cp, w->Cp, u, C);
@@ -239,7 +294,7 @@ INLINE void gather_rows(int rows, real *to, int64_t to_step, const real *v, cons
         tile_zero(rows, x);
     else
         tile_load(rows, x, to, to_step);
-    tile_product(rows, x, v, 1, STRIP, m, STRIP, n);
+    point_product(rows, x, v, 1, STRIP, m, n);
     tile_store(rows, x, to, to_step);
 }
 
@@ -261,30 +316,32 @@ STAGE gather(const work *w, real *to, const real *v, const real *m, int64_t n, i
 
 /* BLOCK tiles from images to images. */
 STAGE forward_block(const work *w, int64_t first, real *v, int64_t v_step, real *m, int64_t m_step, real *nowhere) {
-    const int64_t n = least(BLOCK, w->tiles - first), C = w->a->in;
-    for (int64_t t = 0; t < n; t++) read_tile(w, first + t, v + t * w->Cp, v_step, INT64_MAX, 0);
+    const int64_t n = least(BLOCK, w->tiles - first), C = paired(w->a->in);
+    for (int64_t t = 0; t < n; t++) read_tile(w, first + t, v + t * w->Cp, v_step, 0, 0);
     for (int f = 0; f < POINTS; f++) product(w, m + f * m_step, v + f * v_step, w->u + f * C * w->Kp, n);
     for (int64_t t = 0; t < n; t++) write_tile(w, first + t, m + t * w->Kp, m_step, nowhere);
 }
 
 STAGE gradient_tile(const work *w, int64_t tile, int64_t t, real *v, int64_t v_step, real *m, int64_t m_step) {
-    read_tile(w, tile, v + t * STRIP, v_step, STRIP, w->chunk * STRIP);
-    read_gradient(w, tile, m + t * STRIP, m_step, w->chunk * STRIP);
+    const int64_t row = PAIRS ? t / 2 : t;
+    read_tile(w, tile, v + row * STRIP, v_step, w->chunk * STRIP, t % 2);
+    read_gradient(w, tile, m + row * STRIP, m_step, w->chunk * STRIP, t % 2);
 }
 INLINE void gradient_point(const work *w, int f, real *u, const real *v, int64_t v_step, const real *m, int64_t m_step, int64_t n, int fresh) {
-    gather(w, u + f * w->a->in * w->Kp, v + f * v_step, m + f * m_step, n, fresh);
+    gather(w, u + f * w->a->in * w->Kp, v + f * v_step, m + f * m_step, paired(n), fresh);
 }
 
 static work begin(const arguments *a) {
     const int64_t across = (a->width + TILE - 1) / TILE, down = (a->height + TILE - 1) / TILE;
     return (work){.a = a, .across = across, .down = down, .tiles = a->images * across * down,
-                  .Cp = (a->in + LANES - 1) / LANES * LANES, .Kp = whole_strips(a->out)};
+                  .Cp = paired((a->in + LANES - 1) / LANES * LANES), .Kp = whole_strips(a->out)};
 }
 
 static void all_windows(const work *w) {
 #pragma omp for
-    for (int64_t c = 0; c < w->a->in; c++)
-        for (int64_t k = 0; k < w->Kp; k += LANES) read_windows(w, c, k);
+    for (int64_t first = 0; first < w->a->in; first += 2) /* two, which may be a pair */
+        for (int64_t c = first; c < least(first + 2, w->a->in); c++)
+            for (int64_t k = 0; k < w->Kp; k += LANES) read_windows(w, c, k);
 }
 
 int EXPORT(convolve_windows)(const arguments *a) {
@@ -298,7 +355,7 @@ int EXPORT(convolve_windows)(const arguments *a) {
 int EXPORT(convolve_forward)(const arguments *a) {
     work made = begin(a), *const w = &made;
     const int64_t v_step = BLOCK * w->Cp + LINE, m_step = BLOCK * w->Kp + LINE, each = POINTS * (v_step + m_step) + w->Kp;
-    const int64_t windows = a->u ? 0 : POINTS * a->in * w->Kp;
+    const int64_t windows = a->u ? 0 : POINTS * paired(a->in) * w->Kp;
     real *const space = reals((size_t)(windows + w->Cp + a->threads * each));
     if (!space) return 1;
     w->u = a->u ? a->u : space, w->zeros = space + windows;
@@ -318,7 +375,7 @@ int EXPORT(convolve_gradient)(const arguments *a) {
     work made = begin(a), *const w = &made;
     const int64_t C = a->in, Cp = whole_strips(C), outside = Cp > w->Kp ? Cp : w->Kp, sums = POINTS * C * w->Kp;
     const int shared = sums > LARGEST;
-    for (w->parts = shared ? 1 : 2; !shared && w->parts < PARTS && w->parts * CHUNK < w->tiles;) w->parts *= 2;
+    for (w->parts = shared ? 1 : 2; !shared && w->parts < PARTS && w->parts * CHUNK * TILES < w->tiles;) w->parts *= 2;
     w->chunk = shared ? SHARED / (POINTS * (Cp + w->Kp)) + 1 : CHUNK;
     const int64_t v_step = w->chunk * Cp + LINE, m_step = w->chunk * w->Kp + LINE, each = POINTS * (v_step + m_step);
     const int64_t threads = shared ? a->threads : least(a->threads, w->parts);
@@ -330,10 +387,11 @@ int EXPORT(convolve_gradient)(const arguments *a) {
     {
         real *const v = w->zeros + outside + (shared ? 0 : worker() * each), *const m = v + POINTS * v_step;
         if (shared) {
-            for (int64_t first = 0; first < w->tiles; first += w->chunk) {
-                const int64_t n = least(w->chunk, w->tiles - first);
+            for (int64_t first = 0; first < w->tiles; first += w->chunk * TILES) {
+                const int64_t n = least(w->chunk * TILES, w->tiles - first);
 #pragma omp for
-                for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
+                for (int64_t pair = 0; pair < n; pair += 2)
+                    for (int64_t t = pair; t < least(pair + 2, n); t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
 #pragma omp for
                 for (int f = 0; f < POINTS; f++) gradient_point(w, f, w->u, v, v_step, m, m_step, n, first == 0);
             }
@@ -343,8 +401,8 @@ int EXPORT(convolve_gradient)(const arguments *a) {
                 const int64_t begin = w->tiles * part / w->parts, end = w->tiles * (part + 1) / w->parts;
                 real *const u = w->u + part * sums;
                 if (begin == end) memset(u, 0, (size_t)sums * sizeof(real));
-                for (int64_t first = begin; first < end; first += CHUNK) {
-                    const int64_t n = least(CHUNK, end - first);
+                for (int64_t first = begin; first < end; first += CHUNK * TILES) {
+                    const int64_t n = least(CHUNK * TILES, end - first);
                     for (int64_t t = 0; t < n; t++) gradient_tile(w, first + t, t, v, v_step, m, m_step);
                     for (int f = 0; f < POINTS; f++) gradient_point(w, f, u, v, v_step, m, m_step, n, first == begin);
                 }

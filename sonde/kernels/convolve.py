@@ -7,6 +7,9 @@ of threads.  Where the call is observed, or the image is small, torch's own oper
 Rounding is two to three times torch's where pixels are of about one size.  It is shared by the pixels of a tile: beside a pixel
 10,000 times as large as the others these lose four digits, and beside one that is infinite or not a number so are all of its tile.
 
+Images of bfloat16 have weights of float32, gradients of weights included, and their sums are float32.  Where the processor multiplies
+pairs of bfloat16, the values at the points are rounded to bfloat16: the error is then two to three times 2^-8.
+
 B batch, C channels in, K channels out, H height, W width.
 """
 
@@ -19,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, channels_last, function, is_observed
+from .library import STORED, autocast, available, channels_last, compute_dtype, function, is_observed
 
 TILE = 4
 """pixels of a side"""
@@ -29,7 +32,7 @@ NARROWEST = 16
 """smallest number of channels in and out; with fewer, the transforms of tiles dominate"""
 WIDEST = 1 << 17
 """largest product of channels in and out; the transformed weights of more do not fit the caches"""
-_POINTERS = ("x", "weight", "bias", "other", "dy", "y", "dweight", "u")
+_POINTERS = ("x", "other", "dy", "y", "weight", "bias", "dweight", "u")
 _SIZES = ("images", "height", "width", "channels_in", "channels_out", "relu", "threads", "of_out", "of_in", "of_row", "of_column")
 
 
@@ -41,6 +44,7 @@ class _Arguments(ctypes.Structure):
 
 def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x (B, C, H, W), weight (K, C, 3, 3), bias (K,) -> (B, K, H, W), zeros beyond the border."""
+    x = autocast(x)
     if can_run(x, weight, bias):
         return _Convolve.apply(x, weight, bias)
     return F.conv2d(x, weight, bias, padding=1)
@@ -48,7 +52,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def can_run(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel can run and is faster; torch reports shapes that do not match."""
-    if x.dim() != 4 or weight.dim() != 4 or x.dtype not in SUFFIX or not x.is_cpu or is_observed((x, weight, bias)):
+    if x.dim() != 4 or weight.dim() != 4 or x.dtype not in STORED or not x.is_cpu or is_observed((x, weight, bias)):
         return False
     (images, channels, height, width), out = x.shape, weight.shape[0]
     tiles = images * -(-height // TILE) * -(-width // TILE)
@@ -60,8 +64,7 @@ def can_run(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
         and 2 * images * height * width >= tiles * TILE * TILE  # half of the tiles' pixels at least are in the images
         and x.is_contiguous(memory_format=torch.channels_last)
         and (bias is None or (bias.shape == weight.shape[:1] and bias.is_contiguous()))
-        and all(one is None or (one.dtype == x.dtype and one.is_cpu) for one in (weight, bias))
-        and not torch.is_autocast_enabled("cpu")
+        and all(one is None or (one.dtype == compute_dtype(x.dtype) and one.is_cpu) for one in (weight, bias))
         and available()
     )
 
@@ -107,7 +110,7 @@ def _call(
     first = next(iter(present.values()))
     pointers = {field: one.data_ptr() for field, one in present.items()}
     if offset:
-        pointers["weight"] += offset * first.element_size()
+        pointers["weight"] += offset * present["weight"].element_size()
     numbers = dict(zip(_SIZES, (*sizes, relu, torch.get_num_threads(), *steps), strict=True))
     function(name, first.dtype)(ctypes.byref(_Arguments(**pointers, **numbers)))
 
@@ -134,9 +137,10 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = (saved.to(dy.dtype) for saved in ctx.saved_tensors)  # hooks may have changed their dtype, and their layout
+        x, weight = ctx.saved_tensors  # hooks may have changed their dtype, and their layout
+        x, weight = x.to(dy.dtype), weight.to(compute_dtype(dy.dtype))
         if torch.is_grad_enabled() or is_observed((dy, x, weight)):  # double backward or vmap: torch has to record it
-            one = [1, 1]
+            one, weight = [1, 1], weight.to(dy.dtype)
             return torch.ops.aten.convolution_backward(dy, x, weight, ctx.bias, one, one, one, False, [0, 0], 1, list(ctx.needs_input_grad))
         dy, x = channels_last(dy), channels_last(x)
         dx = dweight = dbias = None
@@ -148,5 +152,5 @@ class _Convolve(torch.autograd.Function):
             dweight = torch.empty_like(weight)
             _call("convolve_gradient", {"x": x, "dy": dy, "dweight": dweight}, _sizes(x, dy), dweight.stride())
         if ctx.needs_input_grad[2]:
-            dbias = dy.sum((0, 2, 3))
+            dbias = dy.sum((0, 2, 3), dtype=weight.dtype)
         return dx, dweight, dbias

@@ -25,6 +25,8 @@ from ..core.errors import BadInput, ResourceFault
 
 SUFFIX = {torch.float32: "f32", torch.float64: "f64"}
 """How the name of a compiled function ends, by the dtype it computes in."""
+STORED = {**SUFFIX, torch.bfloat16: "bf16"}
+"""The same for kernels that also take tensors of bfloat16, which they compute in float32."""
 KNOWN = {*SUFFIX, torch.bfloat16, torch.float16}
 NEEDS: dict[str, tuple[str, ...]] = {
     "base": (),
@@ -94,6 +96,18 @@ def cast(inputs: Iterable[Tensor | None]) -> list[Tensor | None]:
     tensors = list(inputs)
     kind = torch.float64 if any(x is not None and x.dtype == torch.float64 for x in tensors) else torch.float32
     return [x if x is None or x.dtype == kind else x.to(kind) for x in tensors]
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which a kernel computes with tensors of a dtype, and that of its weights and sums."""
+    return torch.float32 if dtype is torch.bfloat16 else dtype
+
+
+def autocast(x: Tensor) -> Tensor:
+    """An input as autocast would give it to torch's own operation: float32 in autocast's dtype, all others unchanged."""
+    if x.dtype is torch.float32 and x.is_cpu and torch.is_autocast_enabled("cpu"):
+        return x.to(torch.get_autocast_dtype("cpu"))
+    return x
 
 
 def rows(x: Tensor | None) -> Tensor | None:
@@ -245,7 +259,9 @@ def function(name: str, dtype: torch.dtype) -> Callable[[Any], None]:
     library, why = _load()
     if library is None:
         raise ResourceFault(f"kernel '{name}' cannot run", fix=why)
-    symbol = f"{name}_{SUFFIX[dtype]}"
+    symbol = f"{name}_{STORED[dtype]}"
+    if dtype is torch.bfloat16 and torch.cpu.get_capabilities().get("avx512_bf16") and hasattr(library, f"{symbol}_pairs"):
+        symbol = f"{symbol}_pairs"  # for processors that multiply pairs of bfloat16
     if not hasattr(library, symbol):
         raise ResourceFault(
             f"the compiled kernels have no '{symbol}': they are older than the source", fix="install Sonde again: pip install -e ."

@@ -15,10 +15,12 @@
 #include "_real.h"
 
 typedef struct {
-    const real *x, *other, *weight, *bias, *dy;
-    real *y, *kept;                        /* kept: mean, 1 / s, scale, shift [C] */
+    const stored *x, *other, *dy;
+    stored *y, *dx, *dother;
+    const real *weight, *bias;
+    real *kept;                            /* mean, 1 / s, scale, shift [C] */
     real *running_mean, *running_variance; /* changed in place */
-    real *dx, *dother, *dweight, *dbias;
+    real *dweight, *dbias;
     int64_t pixels, channels, kind, threads;
     double eps, momentum;
 } arguments;
@@ -50,13 +52,13 @@ INLINE vec let_through(vec dy, vec y) { return choose(y <= 0, (vec){0}, dy); }
 /* ---- forward ---- */
 
 /* Sums of x - from and of its square over n rows. */
-static void measure_block(const real *x, int64_t n, int64_t C, const real *from, real *sum, real *square) {
+static void measure_block(const stored *x, int64_t n, int64_t C, const real *from, real *sum, real *square) {
     PAIRS(j, k) {
         const vec from_j = load(from + j), from_k = load(from + k);
         vec sum_j = {0}, sum_k = {0}, square_j = {0}, square_k = {0};
-        const real *row = x;
+        const stored *row = x;
         for (int64_t i = 0; i < n; i++, row += C) {
-            const vec a = load(row + j) - from_j, b = load(row + k) - from_k;
+            const vec a = load_stored(row + j) - from_j, b = load_stored(row + k) - from_k;
             sum_j += a, square_j += a * a;
             sum_k += b, square_k += b * b;
         }
@@ -76,7 +78,8 @@ static void measure(const work *w, int64_t part) {
     const int64_t C = w->a->channels, start = begin(w->a, part), end = begin(w->a, part + 1);
     double *const mean = w->first + part * C, *const squares = w->second + part * C;
     real *const from = w->sums + part * 3 * C, *const sum = from + C, *const square = sum + C;
-    CHANNELS(c) mean[c] = squares[c] = 0, from[c] = w->a->x[start * C + c];
+    CHANNELS(c) mean[c] = squares[c] = 0;
+    VECTORS(j) store(from + j, load_stored(w->a->x + start * C + j));
     for (int64_t row = start, n; row < end; row += n) {
         const int64_t seen = row - start;
         n = least(seen < FEW ? FEW : least(seen, ROWS), end - row);
@@ -111,9 +114,9 @@ INLINE void write(const work *w, int64_t row, int64_t n, int kind) {
     const arguments *const a = w->a;
     const int64_t C = a->channels;
     for (int64_t at = row * C; at < (row + n) * C; at += C) VECTORS(j) {
-        vec y = line(load(a->x + at + j), load(w->scale + j), load(w->shift + j));
-        if (kind == SUM_RELU) y += load(a->other + at + j);
-        store(a->y + at + j, kind == PLAIN ? y : cut(y));
+        vec y = line(load_stored(a->x + at + j), load(w->scale + j), load(w->shift + j));
+        if (kind == SUM_RELU) y += load_stored(a->other + at + j);
+        store_stored(a->y + at + j, kind == PLAIN ? y : cut(y));
     }
 }
 
@@ -128,12 +131,12 @@ INLINE void gather_block(const work *w, int64_t row, int64_t n, int kind, real *
         const vec shift_j = load(w->shift + j), shift_k = load(w->shift + k);
         vec sum_j = {0}, sum_k = {0}, moment_j = {0}, moment_k = {0};
         for (int64_t at = row * C; at < (row + n) * C; at += C) {
-            const vec x_j = load(a->x + at + j), x_k = load(a->x + at + k);
-            vec g_j = load(a->dy + at + j), g_k = load(a->dy + at + k);
+            const vec x_j = load_stored(a->x + at + j), x_k = load_stored(a->x + at + k);
+            vec g_j = load_stored(a->dy + at + j), g_k = load_stored(a->dy + at + k);
             if (kind == RELU) g_j = let_through(g_j, line(x_j, scale_j, shift_j)), g_k = let_through(g_k, line(x_k, scale_k, shift_k));
             if (kind == SUM_RELU) {
-                g_j = let_through(g_j, load(a->y + at + j)), g_k = let_through(g_k, load(a->y + at + k));
-                store(a->dother + at + j, g_j), store(a->dother + at + k, g_k);
+                g_j = let_through(g_j, load_stored(a->y + at + j)), g_k = let_through(g_k, load_stored(a->y + at + k));
+                store_stored(a->dother + at + j, g_j), store_stored(a->dother + at + k, g_k);
             }
             sum_j += g_j, moment_j += g_j * (x_j - mean_j);
             sum_k += g_k, moment_k += g_k * (x_k - mean_k);
@@ -170,12 +173,12 @@ static void conclude_gathering(const work *w) {
 INLINE void write_gradient(const work *w, int64_t row, int64_t n, int kind) {
     const arguments *const a = w->a;
     const int64_t C = a->channels;
-    const real *const dy = kind == SUM_RELU ? a->dother : a->dy;
+    const stored *const dy = kind == SUM_RELU ? a->dother : a->dy;
     for (int64_t at = row * C; at < (row + n) * C; at += C) VECTORS(j) {
-        const vec x = load(a->x + at + j), scale = load(w->scale + j);
-        vec g = load(dy + at + j);
+        const vec x = load_stored(a->x + at + j), scale = load(w->scale + j);
+        vec g = load_stored(dy + at + j);
         if (kind == RELU) g = let_through(g, line(x, scale, load(w->shift + j)));
-        store(a->dx + at + j, g * scale + ((x - load(w->mean + j)) * load(w->slope + j) + load(w->level + j)));
+        store_stored(a->dx + at + j, g * scale + ((x - load(w->mean + j)) * load(w->slope + j) + load(w->level + j)));
     }
 }
 

@@ -2,7 +2,7 @@
 
 torch reads the images once for the means, once for the variances, and once each for norm, sum and ReLU; here two passes do
 all of it, and two more the backward pass.  Images must be channels last.  Where the call is observed, or images are small,
-torch's own operations run, with the same result.
+torch's own operations run, with the same result.  Images of bfloat16 have weights and averages of float32, in which all is computed.
 
 B batch, C channels, H height, W width.
 """
@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .library import SUFFIX, available, channels_last, function, is_observed
+from .library import STORED, available, channels_last, compute_dtype, function, is_observed
 
 LEAST = 1 << 18
 """smallest number of elements for which the kernel is faster"""
 NARROWEST = 16
 """smallest number of channels: the width of an AVX-512 vector"""
-_POINTERS = ("x", "other", "weight", "bias", "dy", "y", "kept", "running_mean", "running_variance", "dx", "dother", "dweight", "dbias")
+_POINTERS = ("x", "other", "dy", "y", "dx", "dother", "weight", "bias", "kept", "running_mean", "running_variance", "dweight", "dbias")
 
 
 class _Arguments(ctypes.Structure):
@@ -61,7 +61,7 @@ def _can_run(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: T
     return (
         not is_observed((x, other, *vectors))
         and x.is_cpu
-        and x.dtype in SUFFIX
+        and x.dtype in STORED
         and x.dim() == 4
         and x.numel() >= LEAST
         and x.shape[1] >= NARROWEST
@@ -69,7 +69,8 @@ def _can_run(x: Tensor, weight: Tensor, bias: Tensor, running: Running, other: T
         and x.is_contiguous(memory_format=torch.channels_last)
         and (other is None or (other.shape == x.shape and other.is_contiguous(memory_format=torch.channels_last)))
         and all(one.shape == x.shape[1:2] and one.is_contiguous() for one in vectors)
-        and all(one is None or (one.dtype == x.dtype and one.is_cpu) for one in (other, *vectors))
+        and (other is None or (other.dtype == x.dtype and other.is_cpu))
+        and all(one.dtype == compute_dtype(x.dtype) and one.is_cpu for one in vectors)
         and available()
     )
 
@@ -87,7 +88,7 @@ def _call(name: str, tensors: dict[str, Tensor | None], kind: int, momentum: flo
 class _Normalize(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, other: Tensor | None, running: Running, relu: bool) -> Tensor:
-        y, kept = torch.empty_like(x), x.new_empty(4, x.shape[1])
+        y, kept = torch.empty_like(x), weight.new_empty(4, x.shape[1])
         ctx.relu, ctx.kind, ctx.eps = relu, int(relu) + (other is not None), running.eps
         averages = {"running_mean": running.mean, "running_variance": running.variance}
         tensors = {"x": x, "weight": weight, "bias": bias, "other": other, "y": y, "kept": kept, **averages}
@@ -99,9 +100,9 @@ class _Normalize(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         # Hooks may have changed the dtype of what was saved, and the layout.
-        *saved, y = ctx.saved_tensors
-        x, weight, bias, kept = (one.to(dy.dtype) for one in saved)
-        y = None if y is None else y.to(dy.dtype)
+        x, *vectors, y = ctx.saved_tensors
+        x, y = x.to(dy.dtype), None if y is None else y.to(dy.dtype)
+        weight, bias, kept = (one.to(compute_dtype(dy.dtype)) for one in vectors)
         again = torch.is_grad_enabled()
         if again or is_observed((dy, x, weight, bias, kept, y)):  # double backward or vmap: torch has to record it
             with torch.enable_grad():

@@ -90,7 +90,7 @@ class _Joiner:
     ) -> tuple[Callable[..., Any], list[Any]]:
         """The fused operation for a convolution with the sum and the ReLU after it, and its arguments."""
         value = self.tape.values[x.number]
-        if sizes == [[1, 1], [1, 1], [1, 1], 1] and can_run(value, weight, bias):
+        if sizes == [[1, 1], [1, 1], [1, 1], 1] and value.dtype == weight.dtype and can_run(value, weight, bias):
             return PreparedConvolution(weight, bias, relu), [x] if other is None else [x, other]
         packed = torch._C._nn.mkldnn_reorder_conv2d_weight(weight.to_mkldnn(), *sizes, list(value.shape))  # type: ignore[call-arg]
         if other is None:

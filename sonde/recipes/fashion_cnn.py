@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from ..core.options import Range
 from ..core.recipe import Recipe
@@ -23,7 +23,6 @@ def recipe(
     lr: Annotated[float, Range(above=0)] = 2e-3,
     weight_decay: Annotated[float, Range(least=0)] = 0.05,
     epochs: Annotated[float, Range(above=0)] = 16,
-    precision: Literal["float32", "bf16"] = "float32",
 ) -> Recipe:
     """A CNN on Fashion-MNIST, 60,000 + 10,000 garments of 28 x 28 pixels.
 
@@ -38,9 +37,8 @@ def recipe(
         lr: peak learning rate: linear warm-up, then cosine decay to 0
         weight_decay: weight decay coefficient
         epochs: passes over the training data
-        precision: bf16 is faster where the processor has it
     """
     changes = [change for change in (shift and augment.shift(shift), flip and augment.flip()) if change]
     model = partial(CNN, (1, width, 2 * width, 4 * width), 10, hidden, image=(28, 28), dropout=dropout, norm=True)
-    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs, "precision": precision}
+    fields: dict[str, Any] = {"augment": augment.compose(*changes), "batch_size": batch_size, "epochs": epochs}
     return image_classifier(model, "fashion_mnist", lr, weight_decay, smoothing, **fields)

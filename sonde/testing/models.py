@@ -1,4 +1,5 @@
-"""The contract of a model: finite outputs and gradients, the same outputs after saving and loading, and independent examples."""
+"""The contract of a model: finite outputs and gradients, the same in bfloat16 up to rounding and the same bits after saving and
+loading, and independent examples."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from ..core import registry
 from ..core.batch import Batch, call_model
 from ..core.tensors import decode, encode
-from ._contract import Plugin, agree, load, plugin_name, require, required_function, run
+from ._contract import Plugin, agree, agrees_in_bf16, load, plugin_name, require, required_function, run
 
 MakeModel = Callable[..., tuple[nn.Module, Batch]]
 """makes the tiny model in evaluation mode and its batch; the seed determines the weights"""
@@ -91,6 +92,13 @@ def gradients_reach_its_weights(make: MakeModel) -> None:
     require(any(p.grad is not None and bool(p.grad.any()) for _, p in trained), "every gradient is 0")
 
 
+def autocast_changes_little(make: MakeModel) -> None:
+    """Under autocast outputs and gradients stay close."""
+    model, batch = make()
+    fields = {name: x.float() if x.is_floating_point() else x for name, x in batch.fields.items()}
+    agrees_in_bf16(model.float(), fields, lambda model, fields: outputs(call_model(model, Batch(**fields))))
+
+
 def saving_and_loading_keeps_the_bits(make: MakeModel) -> None:
     """Saved weights loaded into another instance give the same bits."""
     (first, batch), (again, _) = make(), make(seed=1)
@@ -135,6 +143,7 @@ def changes_nothing(make: MakeModel) -> None:
 CHECKS: tuple[Callable[[MakeModel], None], ...] = (
     outputs_are_finite_and_the_same_twice,
     gradients_reach_its_weights,
+    autocast_changes_little,
     saving_and_loading_keeps_the_bits,
     examples_are_independent,
     changes_nothing,

@@ -11,6 +11,7 @@ from torch import nn
 from sonde.core.batch import Batch
 from sonde.core.tape import Tape
 from sonde.engine.accelerate.replay import Replay, ReplayedGradient, Unrepeatable, refuse
+from sonde.engine.precision import Autocast
 from sonde.gradients import mean
 from sonde.gradients.flat import Flat
 from sonde.models.cnn import CNN
@@ -51,10 +52,12 @@ KINDS = {
 }
 
 
+@pytest.mark.parametrize("bf16", [False, True], ids=["float32", "bf16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_replayed_gradient_has_the_bits_of_the_ordinary_one(kind):
+def test_a_replayed_gradient_has_the_bits_of_the_ordinary_one(kind, bf16):
     torch.manual_seed(0)
     make, objective, batch_of = KINDS[kind]
+    objective = Autocast(objective, torch.device("cpu")) if bf16 else objective
     model = make()
     flat, gradient = repeated(model, objective)
     update = torch.optim.SGD(model.parameters(), lr=0.05)

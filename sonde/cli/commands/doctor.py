@@ -42,9 +42,19 @@ def _torch() -> list[tuple[str, str]]:
     return [
         ("torch", torch.__version__ + cuda),
         ("processor", f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}, {os.cpu_count()} cores"),
+        ("bf16 arithmetic", _bf16()),
         ("threads", f"{torch.get_num_threads()}{hint}"),
         ("kernels", _kernels()),
     ]
+
+
+def _bf16() -> str:
+    import torch
+
+    from ...engine.precision import describe_bf16
+
+    name, reason = describe_bf16(torch.device("cpu"))
+    return f"{name}; --precision auto uses it where it is faster" if name else f"none: {reason}"
 
 
 def _kernels() -> str:

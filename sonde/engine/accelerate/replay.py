@@ -19,6 +19,7 @@ from ...core.batch import Batch
 from ...core.tape import RecordedOperation, Tape, ValueSlot, fill
 from ...core.terms import Terms
 from ...gradients.flat import Flat
+from ..precision import Autocast
 
 _aten = torch.ops.aten
 _SHORT: dict[Any, Callable] = {
@@ -167,7 +168,8 @@ class ReplayedGradient:
         self.seen: set[tuple] = set()
         self.steps: dict[tuple, _Step | None] = {}
         """by shape of the batch; None where it cannot be replayed"""
-        self.possible = flat.values.numel() <= self.LARGEST and flat.values.device.type == "cpu" and repeatable(model, objective)
+        inner = objective.objective if isinstance(objective, Autocast) else objective  # the casts are recorded like other operations
+        self.possible = flat.values.numel() <= self.LARGEST and flat.values.device.type == "cpu" and repeatable(model, inner)
 
     def __call__(self, batch: Batch) -> float | None:
         """The loss, with the gradient in the buffer; None where the ordinary gradient must be computed."""
