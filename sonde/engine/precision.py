@@ -150,6 +150,7 @@ def time_precisions(job: Job, batch: Batch) -> dict[str, float]:
     times: dict[str, float] = {}
     job.model.train()
     job.begin_step(0)
+    job.begin_update(job.phases.cycle[0][0])
     try:
         began = time.perf_counter()
         for turn in range(ROUNDS + 1):
@@ -159,7 +160,7 @@ def time_precisions(job: Job, batch: Batch) -> dict[str, float]:
             if time.perf_counter() - began > SECONDS:
                 break
     finally:
-        job.end_step()
+        job.begin_update(None)
         job.model.train(mode)
         for buffer, value in buffers:
             buffer.copy_(value)
