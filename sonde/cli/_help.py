@@ -18,6 +18,8 @@ CODES = (
 )
 
 WORDS = {"a whole number": "N", "a number": "X", "text": "TEXT", "a path": "PATH"}
+MAX_CHOICES = 18
+"""characters of the choices of an option up to which they stand beside its name; more stand in its description"""
 
 
 def overview(commands: Mapping[str, str]) -> str:
@@ -88,13 +90,20 @@ def _signature(name: str, option: Option) -> str:
         return f"{flag(name)}, {flag(f'no_{name}')}" if option.default is True else flag(name)
     kind = replace(option, range=None, default=Parameter.empty).describe().removesuffix(" ...")
     kind, names = kind.removeprefix("one of "), ", ".join(map(str, choices(option.type)))
-    word = names.replace(", ", "|") if kind == names else WORDS.get(kind, "VALUE")
+    word = WORDS.get(kind, "VALUE")
+    if kind == names:
+        word = names.replace(", ", "|") if len(names) <= MAX_CHOICES else "WORD"
     return f"{flag(name)} {word}" + (" ..." if option.many else "")
 
 
 def _describe(option: Option) -> str:
     """Help text, range and default; an empty default is left out."""
+    from ..core.options import choices
+
     facts = [] if option.range is None else [option.range.brief()]
+    names = ", ".join(map(str, choices(option.type)))
+    if len(names) > MAX_CHOICES and not all(str(name) in option.help for name in choices(option.type)):
+        facts.insert(0, f"one of {names}")
     if option.is_required:
         facts.append("required")
     elif option.type is not bool and option.default not in (None, (), ""):

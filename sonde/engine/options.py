@@ -18,17 +18,17 @@ class Options:
     Args:
         seed: seed of all random numbers of the run
         processes: worker processes on this machine
-        threads: CPU threads per process; default: all cores with one process and one shard, else 1
+        threads: CPU threads per process; default: all cores, or 1 with several processes or shards
         device: where to compute: cpu, cuda, cuda:1, mps
-        precision: float32; bf16 for products in bfloat16, with float32 weights and sums; auto for the faster one; default: the recipe's
-        shards: parts of each batch whose gradients are computed separately and summed in a fixed order; default: one per process
-        parallel: ddp keeps the whole model in every process, fsdp spreads it over them; or the path of a file with a strategy of your own
+        precision: float32, bf16 (products in bfloat16) or auto (the faster one); default: the recipe's
+        shards: parts of each batch, summed in a fixed order; default: one per process
+        parallel: ddp: the whole model in every process; fsdp: spread over them; or a file of your own
         checkpoint_every: steps between checkpoints; default: about every 20 seconds
-        async_save: write checkpoints in the background; a step waits for a copy in memory, not for the disk
-        ema: decay of a moving average of the weights, such as 0.999, which evaluation and the trained model then use
-        exact: refuse to resume if results would not be bitwise identical (different thread count, torch version or processor)
-        accept_data_change: resume although the data differ from those the run began with
-        tensorboard: also write TensorBoard event files into the run directory
+        async_save: write checkpoints in the background
+        ema: decay of a moving average of the weights, such as 0.999, which the trained model then has
+        exact: refuse to resume if results would not be bitwise identical
+        accept_data_change: resume although the data have changed
+        tensorboard: also write TensorBoard event files
         hang_timeout: seconds after which a silent worker counts as hung
         restarts: restarts without progress allowed after a worker dies
         quiet: print nothing while training

@@ -48,12 +48,12 @@ class Gathered:
 
 
 def gather(states: Mapping[str, Any], world: Any) -> Gathered:
-    """The states of all processes together; parts without a state are left out.
+    """The states of all processes together.
 
     Args:
         states: part -> its state on this process.
     """
-    own = {name: split(state if world.is_main else _of_shards(state), name) for name, state in states.items() if state}
+    own = {name: split(state if world.is_main else _of_shards(state), name) for name, state in states.items()}
     gathered = Gathered({}, {}, [one for parts in own.values() for one in parts.segments])
     messages = world.gather_bytes(_encode(own)) if world.size > 1 else []
     for name, parts in own.items():

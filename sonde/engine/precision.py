@@ -93,10 +93,10 @@ def describe_bf16(device: torch.device) -> tuple[str, str]:
     if device.type != "cpu":
         return device.type, ""
     flags, marks, enabled = torch.cpu.get_capabilities(), fingerprint(), bool(torch.backends.mkldnn.enabled)
-    if name := bf16_arithmetic(flags, str(marks["onednn"]), enabled):
+    if name := bf16_arithmetic(flags, str(marks.get("onednn", "")), enabled):
         return name, ""
     if bf16_arithmetic(flags, list(ONEDNN)[-1]):
-        setting = "torch.backends.mkldnn.enabled is False" if not enabled else f"oneDNN is limited to {marks['onednn']}"
+        setting = "torch.backends.mkldnn.enabled is False" if not enabled else f"oneDNN is limited to {marks.get('onednn')}"
         return "", f"the bf16 arithmetic of this processor is turned off: {setting}"
     return "", "this processor has no bf16 arithmetic (AVX-512 BF16, AMX)"
 

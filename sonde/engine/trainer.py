@@ -87,6 +87,8 @@ class Trainer:
                 Guard().load(saved)
             for _ in zip(self.job.recipe.callbacks, snapshot.state["callbacks"], strict=True):
                 continue
+            if snapshot.manifest["format"] > 1 and not self.parts.keys() <= dict(snapshot.state["parts"]).keys():
+                raise ValueError(f"it has states of {', '.join(snapshot.state['parts'])}, not of {', '.join(self.parts)}")
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DataUnusable(f"state.json cannot be restored: {type(error).__name__}: {error}") from error
 

@@ -78,7 +78,7 @@ SYNCS = {
     "the manifest": lambda: left_out(files, "write_file", "disk.fsync(fd)", 'path.name == "manifest.json" or disk.fsync(fd)'),
     "the folder of a checkpoint": lambda: left_out(checkpoints, "write", "files.disk.fsync_directory(aside)"),
     "the folder of all checkpoints": lambda: left_out(checkpoints, "write", "files.disk.fsync_directory(folder)"),
-    "the rows": lambda: left_out(rows.Log, "sync", "files.disk.fsync(self.fd)"),
+    "the rows": lambda: left_out(rows.Log, "fsync", "files.disk.fsync(self.fd)"),
     "the names of the logs": lambda: left_out(rows.Log, "_open", "files.disk.fsync_directory(self.path.parent)"),
     "the folder of the run": lambda: left_out(files, "make_folder", "disk.fsync_directory(path.parent)"),
 }

@@ -173,7 +173,7 @@ def test_signs_of_life() -> None:
     World(1, 3, pulse=pulse).beat(12, "save")
     sign = pulse.read(1)
     assert before <= sign.time <= time.monotonic() and sign[1:] == (12, "save", False)
-    assert [pulse.read(rank).time for rank in (0, 2)] == [0.0, 0.0] and set(PHASES) == {"start", "step", "evaluate", "save"}
+    assert [pulse.read(rank).time for rank in (0, 2)] == [0.0, 0.0] and set(PHASES) == {"start", "step", "batch", "evaluate", "save"}
 
 
 def test_torchrun_environment_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
