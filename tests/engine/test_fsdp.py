@@ -37,6 +37,7 @@ from sonde.nn.block import style_of
 from sonde.objectives.categorical import Categorical
 from sonde.objectives.gaussian import Gaussian
 from sonde.optim.build import optimizer
+from tests.engine import harness
 from tests.engine.harness import attempt, differences, digest, finished
 from tests.engine.small import tagger
 from tests.engine.test_processes import KillSelf, Poison, StopAtAny, ending
@@ -553,3 +554,18 @@ def test_an_optimizer_that_cannot_work_on_shards_is_refused(tmp_path):
     recipe = count_tokens().replace(optimizer=lambda groups: Whole(groups, lr=0.1))
     with pytest.raises(BadInput, match="Whole cannot update weights that are spread over processes: NotImplementedError: needs all rows"):
         sonde.train(recipe, run=tmp_path / "r", **FSDP)
+
+
+def test_averaged_weights_are_those_of_data_parallel_and_survive_a_kill(memory):
+    options = {**FSDP, "checkpoint_every": 4, "ema": 0.7}
+    whole = finished(memory / "whole", recipe=count_tokens(), **options)
+    dying = count_tokens().replace(callbacks=[KillSelf(9, 1, memory / "killed")])
+    path = finished(memory / "run", recipe=dying, **options)
+    assert (memory / "killed").exists() and "average" in digest(whole)
+    assert differences(digest(path), digest(whole)) == ["state"]  # which lists the callback
+    other = finished(memory / "other", recipe=count_tokens(), **{**options, "parallel": "ddp"})
+    ours, theirs = (sonde.open_run(one, recipe=count_tokens()).model() for one in (whole, other))
+    for mine, yours in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine, yours, rtol=0, atol=2e-6)
+    raw = harness.checkpoint.read(max((whole / "checkpoints").glob("step-*"))).parts
+    assert any(not torch.equal(raw["model"][name], raw["average"][name]) for name in raw["model"])
